@@ -150,8 +150,8 @@ class Judge:
         """Whether the loss, with so many standard errors added, is below the tolerance.
 
         The first examples decide if all of them would do otherwise only by a chance of two
-        standard errors. With errors taken away, where "above" is a claim, it is three, and the first
-        look does not decide that it is below.
+        standard errors. With errors taken away, where "above" is a claim, it is three, and all but
+        the first look decide that it is below.
         """
         for parts in range(1, len(self.parts)):
             losses = self._losses_of(circuit, parts)

@@ -31,7 +31,7 @@ Part = tuple[Head, Mechanism]
 
 
 class Near(NamedTuple):
-    """A circuit near the one in place: the numbers of its mechanisms, and what it should lose."""
+    """A circuit near the one in place: the numbers of its parts, and what it should lose."""
 
     made: tuple[int, ...]
     key: int
@@ -55,14 +55,12 @@ class Front(NamedTuple):
         return [Near(tuple(made), *of) for made, *of in zip(*(x.tolist() for x in self[:3]))]
 
 
-class Options(NamedTuple):
-    """What one change can make of some heads, and how this differs from their mechanisms."""
+class Added(NamedTuple):
+    """What a mechanism of a head adds to the key, to the loss by itself, and to what is squared."""
 
-    heads: Int[Tensor, " option"]
-    made: Int[Tensor, " option"]
-    keys: Int[Tensor, " option"]
-    losses: Float[Tensor, " option"]
-    second: Float[Tensor, "option number"]
+    key: int
+    first: float
+    second: Float[Tensor, " number"]
 
 
 class Nearby:
@@ -76,37 +74,31 @@ class Nearby:
 
     def __init__(self, space: Space, circuit: Circuit, judge: Judge):
         self.space, self.circuit, self.judge = space, circuit, judge.around(circuit)
-        self._made: list[dict[Mechanism, int]] = [{} for _ in space.heads]
-        self._options: dict[tuple[int, int], Options] = {}
-        self._singles: dict[Part, Changed] = {}  # estimates scaled to what was measured
-        self._sums: dict[Part, tuple[Tensor, Tensor]] = {}
+        self._parts, self._added = list[Part](), list[Added]()
+        self._numbers: dict[Part, int] = {}
+        self._reached: dict[int, tuple[Tensor, Tensor]] = {}
         self._changes = judge.changes(circuit)
-        mechanisms = tuple(circuit[head] for head in space.heads)
-        nothing = torch.zeros_like(self._changes.change(space.heads[0], mechanisms[0]).second)
-        made, key = torch.tensor([self.made(circuit)]), torch.tensor([space.key(circuit)])
-        self.start = Front(made, key, torch.tensor([judge.loss(circuit)]), nothing[None])
+        same = self._changes.change(space.heads[0], circuit[space.heads[0]])
+        self._none = torch.zeros_like(same.second, dtype=torch.double)
         simpler = [
             (head, option)
-            for head, mechanism in zip(space.heads, mechanisms)
-            for option in space.options(head, mechanism)
-            if space.key_of(option) <= space.key_of(mechanism)
+            for head in space.heads
+            for option in space.options(head, circuit[head])
+            if space.key_of(option) <= space.key_of(circuit[head])
         ]
         few = _MEASURED_FAST if judge.fast else _MEASURED
-        estimates = {each: self._changes.change(*each) for each in simpler}
-        for each in sorted(simpler, key=lambda each: estimates[each].effect)[:few]:
+        self._singles = {each: self._changes.change(*each) for each in simpler}
+        for each in sorted(simpler, key=lambda each: self._singles[each].effect)[:few]:
             risen = judge.loss(circuit.replace(*each), 1) - judge.loss(circuit, 1)
-            self._singles[each] = _scaled(estimates[each], risen)
-
-    def made(self, circuit: Circuit) -> tuple[int, ...]:
-        """The numbers of a circuit's mechanisms."""
-        return tuple(self._number(place, circuit[h]) for place, h in enumerate(self.space.heads))
+            self._singles[each] = _scaled(self._singles[each], risen)
+        made = torch.tensor([[self._number((head, circuit[head])) for head in space.heads]])
+        loss = torch.tensor([judge.loss(circuit)], dtype=torch.double)
+        key = torch.tensor([space.key(circuit)])
+        self.start = Front(made, key, loss, self._none[None])
 
     def circuit_of(self, near: Near) -> Circuit:
-        """The circuit with the mechanisms of these numbers."""
-        return self.space.circuit([list(of)[each] for of, each in zip(self._made, near.made)])
-
-    def _number(self, place: int, mechanism: Mechanism) -> int:
-        return self._made[place].setdefault(mechanism, len(self._made[place]))
+        """The circuit with the parts of these numbers."""
+        return self.space.circuit([self._parts[number][1] for number in near.made])
 
     def around(self, limit: int = 0) -> list[Near]:
         """Of each key up to the start's or below a limit, circuits that should lose least.
@@ -160,53 +152,53 @@ class Nearby:
 
     def _after(self, front: Front) -> tuple[Tensor, Tensor, Callable[[Tensor], Front]]:
         """The losses and keys after every change of some circuits, and what makes some changes."""
-        found, pairs, start = [], [], 0
-        for place, made in enumerate(front.made.T):
-            for number in made.unique().tolist():
-                found.append(self._of_head(place, number))
-                some, end = (made == number).nonzero()[:, 0], start + len(found[-1].made)
-                pairs.append(torch.cartesian_prod(some, torch.arange(start, end)))
-                start = end
-        options = Options(*map(torch.cat, zip(*found)))
-        of, change = torch.cat(pairs).T
-        losses = front.losses[of] + options.losses[change]
-        losses += 2 * (front.second @ options.second.T)[of, change]
-        keys = front.keys[of] + options.keys[change]
+        numbers, of = front.made.unique(return_inverse=True)
+        tos, effects = zip(*map(self._reach, numbers.tolist()))
+        sizes = torch.tensor(list(map(len, tos)))
+        many = sizes[of].flatten()
+        place = torch.arange(of.numel()).repeat_interleave(many)
+        starts = (sizes.cumsum(0) - sizes)[of].flatten() - many.cumsum(0) + many
+        change = starts[place] + torch.arange(len(place))
+        at, head = place // of.shape[1], place % of.shape[1]
+        to, was = torch.cat(tos)[change], front.made.flatten()[place]
+        second = torch.stack([each.second for each in self._added])
+        products = front.second @ second.T
+        losses = front.losses[at] + torch.cat(effects)[change]
+        losses += 2 * (products[at, to] - products[at, was])
+        each = torch.tensor([each.key for each in self._added])
+        keys = front.keys[at] + each[to] - each[was]
 
         def after(which: Tensor) -> Front:
-            at, to = of[which], change[which]
-            made = front.made[at].scatter(1, options.heads[to, None], options.made[to, None])
-            return Front(made, keys[which], losses[which], front.second[at] + options.second[to])
+            circuit, new = at[which], to[which]
+            made = front.made[circuit].scatter(1, head[which, None], new[:, None])
+            squared = front.second[circuit] + second[new] - second[was[which]]
+            return Front(made, keys[which], losses[which], squared)
 
         return losses, keys, after
 
-    def _of_head(self, place: int, number: int) -> Options:
-        """The options of a head with a mechanism."""
-        if (place, number) not in self._options:
-            head, mechanism = self.space.heads[place], list(self._made[place])[number]
-            mechanisms = self.space.options(head, mechanism)
-            made = torch.tensor([self._number(place, each) for each in mechanisms])
-            firsts, seconds = zip(*(self._added(head, each) for each in (mechanism, *mechanisms)))
-            first, second = (torch.stack(each)[1:] - each[0] for each in (firsts, seconds))
-            keys = torch.tensor([self.space.key_of(each) for each in mechanisms])
-            keys, losses = keys - self.space.key_of(mechanism), first + second.square().sum(1)
-            heads = torch.full_like(made, place)
-            self._options[place, number] = Options(heads, made, keys, losses, second)
-        return self._options[place, number]
+    def _reach(self, number: int) -> tuple[Int[Tensor, " option"], Float[Tensor, " option"]]:
+        """The parts that one change makes of a part, and what each adds to the loss by itself."""
+        if number not in self._reached:
+            head, mechanism = self._parts[number]
+            to = [self._number((head, each)) for each in self.space.options(head, mechanism)]
+            was, new = self._added[number], [self._added[each] for each in to]
+            first = torch.tensor([each.first - was.first for each in new], dtype=torch.double)
+            second = torch.stack([each.second for each in new]) - was.second
+            self._reached[number] = torch.tensor(to), first + second.square().sum(1)
+        return self._reached[number]
 
-    def _added(
-        self, head: Head, mechanism: Mechanism
-    ) -> tuple[Float[Tensor, ""], Float[Tensor, " number"]]:
-        """What a mechanism adds to the loss by itself, and to what is squared."""
-        if (head, mechanism) not in self._sums:
-            parts = self._parts(head, mechanism)
-            each = [self._singles.get(part) or self._changes.change(*part) for part in parts]
-            first = torch.tensor(sum(change.first for change in each), dtype=torch.float32)
-            second = sum((change.second for change in each), self.start.second[0])
-            self._sums[head, mechanism] = first, second
-        return self._sums[head, mechanism]
+    def _number(self, part: Part) -> int:
+        if part not in self._numbers:
+            rows = self._rows(*part)
+            each = [self._singles.get(row) or self._changes.change(*row) for row in rows]
+            second = sum((row.second for row in each), self._none)
+            self._numbers[part] = len(self._parts)
+            self._parts.append(part)
+            key, first = self.space.key_of(part[1]), sum(row.first for row in each)
+            self._added.append(Added(key, first, second))
+        return self._numbers[part]
 
-    def _parts(self, head: Head, mechanism: Mechanism) -> list[Part]:
+    def _rows(self, head: Head, mechanism: Mechanism) -> list[Part]:
         """The changes of single rows that make up a mechanism along paths; any other as a whole."""
         base = self.circuit[head]
         if mechanism == base:

@@ -123,12 +123,12 @@ class Steps:
         def price(near: Near) -> float:  # of what it saves in paths and heads
             return max(0.0, near.loss - bar) / max(space.size(limit) - space.size(near.key), 0.5)
 
-        holds, known = self.judge.holds(circuit), set(map(nearby.made, self.judge.known))
-        others = (_AROUND_BEST if holds else _PROMISING) // 2
+        others = (_AROUND_BEST if (holds := self.judge.holds(circuit)) else _PROMISING) // 2
         chain = nearby.chain(bar, holds)
         more = [chain[(len(chain) >> halved) - 1] for halved in range(len(chain).bit_length())]
         around = nearby.around(limit if limit < _NO_LIMIT else 0)
-        found = [near for near in around if simpler(near) and near.made not in known]
+        found = [near for near in around if simpler(near)]
+        found = [near for near in found if nearby.circuit_of(near) not in self.judge.known]
         hold = sorted([near for near in found if near.loss < bar], key=lambda near: near.key)
         more += [*hold[:_PROMISING], *found[:others], *sorted(found, key=price)[:others]]
         more = sorted(filter(simpler, more), key=lambda near: (near.key, near.loss))
