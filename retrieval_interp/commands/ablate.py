@@ -65,6 +65,7 @@ def main(argv: Sequence[str], prog: str = "retrieval-interp ablate") -> None:
         search = ri.Search(model, task, ri.SearchOptions(shared=not options.one_hot, **asked))
         circuit = search.run(progress_bar)
         beside = [front] if (front := search.front_text()) else []
+        del search  # frees the runs that it keeps
     else:
         circuit = read_circuit(options.circuit, task, *sizes, f"{name} was trained on")
     if options.save_circuit is not None:
