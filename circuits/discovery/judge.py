@@ -24,7 +24,6 @@ from retrieval_interp.tasks import Batch, InputError, Task
 
 _LOOKS = (16, 64, 192)  # examples after which a circuit may be given up
 _ESTIMATED = 64  # examples of estimates
-_DRAWS = 2  # of random projections of their outputs
 
 
 class OutOfTime(Exception):
@@ -121,7 +120,7 @@ class Judge:
         if self._kept is None or self._kept[0] != circuit:
             try:
                 few = self.batch[:_ESTIMATED]
-                self._kept = circuit, attribute(self.model, self.task, few, circuit, draws=_DRAWS)
+                self._kept = circuit, attribute(self.model, self.task, few, circuit)
             except InputError:  # the loss has no gradient, or none that is finite
                 return MeasuredChanges(self, circuit)
         return self._kept[1]

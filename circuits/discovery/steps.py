@@ -9,6 +9,7 @@ predicted (`nearby`); every decision is made by exact losses (`judge`).
 import sys
 from collections.abc import Generator
 from functools import partial
+from operator import ne
 from typing import TypeVar
 
 from retrieval_interp.circuits.circuit import Circuit
@@ -120,8 +121,8 @@ class Steps:
         def simpler(near: Near) -> bool:
             return near.key < limit and space.size(near.key) <= largest
 
-        def price(near: Near) -> float:  # of what it saves in paths and heads
-            return max(0.0, near.loss - bar) / max(space.size(limit) - space.size(near.key), 0.5)
+        def changed(near: Near) -> int:  # few changes are predicted best
+            return sum(map(ne, near.made, nearby.start.each()[0].made))
 
         others = (_AROUND_BEST if (holds := self.judge.holds(circuit)) else _PROMISING) // 2
         chain = nearby.chain(bar, holds)
@@ -130,7 +131,7 @@ class Steps:
         found = [near for near in around if simpler(near)]
         found = [near for near in found if nearby.circuit_of(near) not in self.judge.known]
         hold = sorted([near for near in found if near.loss < bar], key=lambda near: near.key)
-        more += [*hold[:_PROMISING], *found[:others], *sorted(found, key=price)[:others]]
+        more += [*hold[:_PROMISING], *found[:others], *sorted(found, key=changed)[:others]]
         more = sorted(filter(simpler, more), key=lambda near: (near.key, near.loss))
         trials = list(dict.fromkeys(map(nearby.circuit_of, more)))
         for number, trial in enumerate(trials, 1):
