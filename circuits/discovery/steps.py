@@ -35,15 +35,21 @@ class Steps:
 
     def __init__(self, judge: Judge, space: Space):
         self.judge, self.space, self._first_loss = judge, space, partial(judge.loss, parts=1)
-        self._looked = set[tuple[int, int, Circuit]]()  # with which aim and limit, and around what
-        self.aims = space, space.aiming({"paths": "heads", "heads": "paths"}[space.fewest])
+        self._looked = set[tuple[str, int, Circuit]]()  # with which aim and limit, and around what
+        self.aims = space.aiming("paths"), space.aiming("heads")
 
     def search(self) -> Doing[bool]:
-        """Simplify the best circuit that treats all heads alike; return that it is done."""
+        """Simplify the best circuit that treats all heads alike; return that it is done.
+
+        Fewest paths lead to few heads, too, so fewest heads are looked for from there.
+        """
         yield "starting"
         yield from self.simplify(min(self.space.whole, key=self.rank))
         if not self.judge.holding:
             yield from self.simplify(self.space.empty)
+        if self.space.fewest == "heads" and self.judge.holding:
+            self.aims = self.aims[::-1]
+            yield from self.simplify(min(self.judge.holding, key=self.space.key))
         return True
 
     def simplify(self, circuit: Circuit) -> Doing[None]:
@@ -54,7 +60,7 @@ class Steps:
         found: Circuit | None = circuit
         while found is not None:
             circuit, found = found, None
-            best = min(self.judge.holding, key=self.space.key, default=circuit)
+            best = min(self.judge.holding, key=self.aims[0].key, default=circuit)
             for aim, centre in [(0, circuit), (1, circuit), (0, best)]:
                 found = found or (yield from self._near(aim, centre))
             for centre in [] if found else (yield from self._less(best)):
@@ -77,10 +83,11 @@ class Steps:
     def _near(self, aim: int, centre: Circuit) -> Doing[Circuit | None]:
         """A simpler circuit than the best that holds, near one or near the nearest to holding."""
         looks = 1 if self.judge.holds(centre) else 2 if self.judge.holding else _NEARER
-        while looks and (look := (aim, self._limits(aim)[0], centre)) not in self._looked:
+        fewest = self.aims[aim].fewest
+        while looks and (look := (fewest, self._limits(aim)[0], centre)) not in self._looked:
             looks -= 1
             self._looked.add(look)
-            yield f"looking for fewer {self.aims[aim].fewest}"
+            yield f"looking for fewer {fewest}"
             found = yield from self._look(aim, centre)
             if found is not None and not self.judge.holds(found):
                 found = self._settle(found)
