@@ -185,8 +185,13 @@ class PatternGradients:
     def pattern(self, head: Head, mechanism: Mechanism) -> Float[Tensor, "#batch dest src"]:
         """What a head attends to under a mechanism."""
         own = self.own[head.layer][:, head.head]
+        if mechanism.replaces_output:
+            raise InputError(
+                f"attribution: expected heads whose attention is replaced, found {head} "
+                f"{mechanism.kind}; score it exactly instead"
+            )
         if mechanism.keeps_own:
-            return mechanism.changed(own, self.where.roles, self.batch.counterfactual_of(*head))
+            return mechanism.changed(own, self.where.roles)
         return mechanism.pattern(self.where).to(own)
 
 

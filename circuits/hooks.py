@@ -15,6 +15,7 @@ from retrieval_interp.circuits.circuit import Circuit
 from retrieval_interp.circuits.mechanisms import Mechanism, Where
 from retrieval_interp.circuits.runs.onednn import FrozenWeights
 from retrieval_interp.tasks import Batch, InputError
+from retrieval_interp.tasks.task import Attended
 
 _USES_PATTERN: "weakref.WeakKeyDictionary[Any, bool]" = weakref.WeakKeyDictionary()
 _KEPT = 64_000_000  # weights of patterns that are kept
@@ -152,21 +153,25 @@ def ablated(
             layers.setdefault(head.layer, {})[head.head] = mechanism
             pattern_of.where.check(mechanism.paths, names=circuit.role_names)
     uses_pattern = not layers or Hooked(model).pattern_is_used(batch)
-    hooks_of = _pattern_hooks if uses_pattern else _value_hooks
-    of_layers = [hooks_of(layer, heads, pattern_of, batch) for layer, heads in layers.items()]
     points = model.hook_dict  # slow on a bridge, so all hooks are set at once
-    hooks = {points.get(name): (name, function) for of in of_layers for name, function in of}
+    names: dict[Any, str] = {}
+    functions: dict[Any, list[HookFunction]] = {}
+    for layer, heads in layers.items():
+        for name, function in _layer_hooks(layer, heads, pattern_of, batch, uses_pattern):
+            names[points.get(name)] = name
+            functions.setdefault(points.get(name), []).append(function)
     fired: set[str] = set()
 
-    def replace(activation: Tensor, hook: Any) -> Tensor | None:
-        name, function = hooks[hook]
-        fired.add(name)
-        return function(activation, hook)
+    def replace(activation: Tensor, hook: Any) -> Tensor:
+        fired.add(names[hook])
+        for function in functions[hook]:
+            changed = function(activation, hook)
+            activation = activation if changed is None else changed
+        return activation
 
-    names = {name for name, _ in hooks.values()}
-    with model.hooks(fwd_hooks=[(names.__contains__, replace)]):
+    with model.hooks(fwd_hooks=[({*names.values()}.__contains__, replace)]):
         yield model
-    for name in names:
+    for name in names.values():
         if name not in fired:
             raise InputError(
                 f"ablation: expected every hook to fire, but {name} did not; the model was not "
@@ -174,61 +179,71 @@ def ablated(
             )
 
 
-def _pattern_hooks(
-    layer: int, mechanisms: Mapping[int, Mechanism], pattern_of: Patterns, batch: Batch
+def _layer_hooks(
+    layer: int,
+    mechanisms: Mapping[int, Mechanism],
+    pattern_of: Patterns,
+    batch: Batch,
+    uses_pattern: bool,
 ) -> list[tuple[str, HookFunction]]:
-    """A hook that replaces a layer's attention, by head."""
+    """Hooks that put mechanisms in place of a layer's heads.
 
-    def replace(pattern: Float[Tensor, "batch head dest src"], hook: Any) -> Tensor:
-        _check_run(len(pattern), pattern.shape[-1], batch)
-        pattern = pattern.clone()
-        for head, mechanism in mechanisms.items():
-            if mechanism.keeps_own:
-                other = batch.counterfactual_of(layer, head)
-                pattern[:, head] = mechanism.changed(pattern[:, head], batch.roles, other)
-            else:
-                pattern[:, head] = pattern_of(mechanism).to(pattern)
-        return pattern
-
-    return [(pattern_hook_name(layer), replace)]
-
-
-def _value_hooks(
-    layer: int, mechanisms: Mapping[int, Mechanism], pattern_of: Patterns, batch: Batch
-) -> list[tuple[str, HookFunction]]:
-    """Hooks that replace a layer's attention through its values, where its pattern is only shown.
-
-    A bridge shows it last, so a head's own pattern is computed from its queries and keys.
+    Patterns are replaced at `hook_pattern` where the model uses what that returns. Where it only
+    shows it, and where a mechanism says what a head writes, `hook_z` is replaced. A bridge that
+    only shows its pattern does so last: a head's own is then made of its queries and keys.
     """
-    allowed, real = pattern_of.where.allowed, batch.attention_mask
-    if real is not None:
-        allowed = allowed | ~real[:, :, None]  # rows of padding, which nothing attends to
-    seen: dict[str, Float[Tensor, "batch pos head d_head"]] = {}
-    own: dict[int, Tensor] = {}
-    used: dict[int, Tensor] = {}
+    place, seen = f"blocks.{layer}.attn.hook_", dict[str, Tensor]()
+    at_pattern = {h: m for h, m in mechanisms.items() if uses_pattern and not m.replaces_output}
+    at_z = {h: m for h, m in mechanisms.items() if h not in at_pattern}
+    computed: dict[int, Float[Tensor, "batch dest src"]] = {}
+    used: dict[int, Float[Tensor, "batch dest src"]] = {}
+    real = batch.attention_mask
 
-    def keep(activation: Tensor, hook: Any, name: str) -> None:
+    def note(name: str, activation: Tensor, hook: Any) -> None:
         seen[name] = activation
 
-    def replace(z: Float[Tensor, "batch pos head d_head"], hook: Any) -> Tensor:
+    def own_pattern(head: int) -> Float[Tensor, "batch dest src"]:
+        if uses_pattern:
+            return seen["pattern"][:, head]
+        allowed = pattern_of.where.allowed
+        if real is not None:
+            allowed = allowed | ~real[:, :, None]  # rows of padding, which nothing attends to
+        group = seen["q"].shape[2] // seen["k"].shape[2]  # query heads may share a key-value head
+        queries, keys = seen["q"][:, :, head], seen["k"][:, :, head // group]
+        computed[head] = softmax_attention(queries, keys, allowed, queries.shape[-1] ** 0.5)
+        return computed[head]
+
+    def put_patterns(pattern: Float[Tensor, "batch head dest src"], hook: Any) -> Tensor:
+        _check_run(len(pattern), pattern.shape[-1], batch)
+        pattern = pattern.clone()
+        for head, mechanism in at_pattern.items():
+            own = pattern[:, head]
+            keeps = mechanism.keeps_own
+            new = mechanism.changed(own, batch.roles) if keeps else pattern_of(mechanism)
+            pattern[:, head] = new.to(pattern)
+        return pattern
+
+    def put_outputs(z: Float[Tensor, "batch pos head d_head"], hook: Any) -> Tensor:
         _check_run(len(z), z.shape[1], batch)
         z = z.clone()
-        group = z.shape[2] // seen["v"].shape[2]  # query heads may share a key-value head
-        for head, mechanism in mechanisms.items():
-            if mechanism.keeps_own:
-                queries, keys = seen["q"][:, :, head], seen["k"][:, :, head // group]
-                own[head] = softmax_attention(queries, keys, allowed, queries.shape[-1] ** 0.5)
-                other = batch.counterfactual_of(layer, head)
-                used[head] = mechanism.changed(own[head], batch.roles, other)
+        group = z.shape[2] // seen["v"].shape[2]
+        for head, mechanism in at_z.items():
+            v = seen["v"][:, :, head // group]
+            own = own_pattern(head) if mechanism.reads_pattern else v.new_zeros(0)
+            if mechanism.replaces_output:
+                here, there = Attended(own, v, z[:, :, head]), batch.counterfactual_of(layer, head)
+                z[:, :, head] = mechanism.output(here, there, batch.roles)
             else:
-                used[head] = pattern_of(mechanism).to(z).expand(len(z), -1, -1)
-            z[:, :, head] = used[head] @ seen["v"][:, :, head // group]
+                keeps = mechanism.keeps_own
+                new = mechanism.changed(own, batch.roles) if keeps else pattern_of(mechanism)
+                used[head] = new.to(z).expand(len(z), -1, -1)
+                z[:, :, head] = used[head] @ v
         return z
 
     def show(pattern: Float[Tensor, "batch head dest src"], hook: Any) -> Tensor:
         """Show the pattern that was actually used to other hooks."""
-        for head, mine in own.items():
-            apart = (mine - pattern[:, head]).abs().amax(-1)
+        for head, own in computed.items():
+            apart = (own - pattern[:, head]).abs().amax(-1)
             if bool((apart if real is None else apart * real).max() > 1e-4):
                 raise InputError(
                     f"ablation: expected L{layer}.H{head} to attend by its queries and keys alone, "
@@ -239,10 +254,16 @@ def _value_hooks(
             pattern[:, head] = replaced
         return pattern
 
-    place = f"blocks.{layer}.attn.hook_"
-    some_kept = any(mechanism.keeps_own for mechanism in mechanisms.values())
-    hooks = [(place + name, partial(keep, name=name)) for name in ("vqk" if some_kept else "v")]
-    return [*hooks, (f"{place}z", replace), (f"{place}pattern", show)]
+    hooks: list[tuple[str, HookFunction]] = []
+    if at_pattern:
+        hooks.append((f"{place}pattern", put_patterns))
+    if at_z:
+        reads = any(mechanism.reads_pattern for mechanism in at_z.values())
+        names = ["v", *([] if not reads else ["pattern"] if uses_pattern else ["q", "k"])]
+        hooks += [(place + name, partial(note, name)) for name in names]
+        hooks.append((f"{place}z", put_outputs))
+        hooks += [] if uses_pattern else [(f"{place}pattern", show)]
+    return hooks
 
 
 def _check_run(examples: int, positions: int, batch: Batch) -> None:

@@ -19,9 +19,11 @@ from retrieval_interp.circuits.paths import RolePath
 from retrieval_interp.tasks import Batch, InputError, role_name
 from retrieval_interp.tasks.roles import Roles
 from retrieval_interp.tasks.structured import from_data
+from retrieval_interp.tasks.task import Attended
 
 Pattern = Float[Tensor, "#batch dest src"]
 Own = Float[Tensor, "batch dest src"]  # a head's own attention
+Output = Float[Tensor, "batch dest d_head"]  # what a head writes, z = P V
 MECHANISMS: dict[str, type["Mechanism"]] = {}
 """Every class of mechanism, by its `kind`."""
 _DIGITS = 5  # of a mean pattern's weights that are kept
@@ -74,6 +76,7 @@ class Mechanism:
     kind: ClassVar[str]  # the word for it in text and files
     parameters: ClassVar[Mapping[str, Any]] = {}  # what files say besides paths, and of which type
     keeps_own: ClassVar[bool] = False  # its pattern is made of the head's own attention (`changed`)
+    replaces_output: ClassVar[bool] = False  # it says what the head writes (`output`)
     follows_paths: ClassVar[bool] = False  # it attends along its paths alone, in equal parts
     is_measured: ClassVar[bool] = False  # on a model, so that nobody writes it as text
     costs: ClassVar[tuple[int, int]] = (0, 10)  # in itself, and for each role of the task
@@ -95,12 +98,21 @@ class Mechanism:
         """
         return None
 
-    def changed(self, own: Own, roles: attention.Places, other: Own | None) -> Own:
-        """What becomes of the head's own attention, if it `keeps_own`.
+    @property
+    def reads_pattern(self) -> bool:
+        """Whether the head's own attention has to be known."""
+        return self.keeps_own
 
-        `other` is its attention on a counterfactual prompt, if the batch has one.
-        """
+    def changed(self, own: Own, roles: attention.Places) -> Own:
+        """What becomes of the head's own attention, if it `keeps_own`."""
         return own.masked_fill(attention.joined(self.paths, roles, own.shape[-1]), 0.0)
+
+    def output(self, own: Attended, other: Attended | None, roles: attention.Places) -> Output:
+        """What the head writes, if it `replaces_output`.
+
+        `own` is what it does in the run at hand, `other` on a counterfactual prompt.
+        """
+        raise InputError(f"{self.kind}: the head keeps what it writes")
 
     def cost(self, n_roles: int) -> int:
         """How far it is from simple, in a task with so many roles; see `discover`."""

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int, Shaped
@@ -18,6 +18,23 @@ Device = str | torch.device
 Outputs = Float[Tensor, "batch pos d_out"]  # of a model
 
 
+class Attended(NamedTuple):
+    """What the attention of a layer did in a run, or, without the axis `head`, that of a head."""
+
+    pattern: Float[Tensor, "batch *head dest src"]
+    v: Float[Tensor, "batch src *kv_head d_head"]  # values; query heads may share them
+    z: Float[Tensor, "batch dest *head d_head"]  # what heads write, before W_O
+
+    def of(self, head: int) -> "Attended":
+        """A head of a layer."""
+        group = self.z.shape[2] // self.v.shape[2]
+        return Attended(self.pattern[:, head], self.v[:, :, head // group], self.z[:, :, head])
+
+    def map(self, change: Callable[[Tensor], Tensor]) -> "Attended":
+        """The same with every tensor changed."""
+        return Attended(*map(change, self))
+
+
 @dataclass(frozen=True)
 class Batch:
     """Examples of a task. The c-th query belongs to chain c."""
@@ -27,8 +44,8 @@ class Batch:
     roles: Int[Tensor, "batch chain role"]  # their positions; -1 where an example lacks one
     # True (or 1) at real positions and False at padding; None where all are real.
     attention_mask: Bool[Tensor, "batch pos"] | Int[Tensor, "batch pos"] | None = None
-    # What a model attends to on counterfactual prompts (`circuits.counterfactual`), if needed.
-    counterfactual: Float[Tensor, "batch layer head pos pos"] | None = None
+    # What attention does on counterfactual prompts, layer by layer, if needed.
+    counterfactual: tuple[Attended, ...] | None = None
 
     def __post_init__(self) -> None:
         if isinstance(self.attention_mask, Tensor):
@@ -54,12 +71,18 @@ class Batch:
         return self._each(lambda tensor: tensor.to(device))
 
     def _each(self, change: Callable[[Tensor], Tensor]) -> "Batch":
-        fields: Any = {name: x if x is None else change(x) for name, x in vars(self).items()}
-        return Batch(**fields)
+        mask, layers = self.attention_mask, self.counterfactual
+        return Batch(
+            inputs=change(self.inputs),
+            targets=change(self.targets),
+            roles=change(self.roles),
+            attention_mask=None if mask is None else change(mask),
+            counterfactual=None if layers is None else tuple(of.map(change) for of in layers),
+        )
 
-    def counterfactual_of(self, layer: int, head: int) -> Float[Tensor, "batch pos pos"] | None:
-        """A head's attention on the counterfactual prompts."""
-        return None if self.counterfactual is None else self.counterfactual[:, layer, head]
+    def counterfactual_of(self, layer: int, head: int) -> Attended | None:
+        """What a head does on the counterfactual prompts, if the batch has that."""
+        return None if self.counterfactual is None else self.counterfactual[layer].of(head)
 
 
 class Task:

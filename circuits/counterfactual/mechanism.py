@@ -1,96 +1,152 @@
-"""Heads that attend as on a counterfactual prompt, but for what they keep.
+"""Heads that write what they write on a counterfactual prompt, but for what they keep.
 
-The attention on the counterfactual prompts is measured once, in the intact model, and goes with the
-batch (`Batch.counterfactual`).
+A head writes, at dest, the sum over src of P[dest, src] V[src]: its attention times its values. For
+a path (dest, src) that is not kept, P and V, or one of them, are those of the counterfactual prompt
+in the intact model, which go with the batch (`Batch.counterfactual`). Nothing is rescaled. In the
+terms of TransformerLens, this patches `hook_z`, `hook_pattern` or `hook_v`.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal, get_args
 
 import torch
+from jaxtyping import Bool
 from torch import Tensor
 
 from retrieval_interp.circuits.attention import Places, joined
 from retrieval_interp.circuits.circuit import Circuit, RolePath
-from retrieval_interp.circuits.mechanisms import Mechanism, Own, WithPaths
-from retrieval_interp.circuits.runs.means import read_patterns
+from retrieval_interp.circuits.hooks import call_options, in_all_layers
+from retrieval_interp.circuits.mechanisms import Mechanism, Output, WithPaths
+from retrieval_interp.circuits.runs.runs import parts_of
 from retrieval_interp.tasks import Batch, InputError, Task, parse_role, role_name
 from retrieval_interp.tasks.roles import Roles
+from retrieval_interp.tasks.task import Attended
 
-_LEAST = 1e-12  # attention that can be scaled
+Patch = Literal["z", "pattern", "v"]  # what is the counterfactual's: both, attention, values
+PATCHES: tuple[Patch, ...] = get_args(Patch)
 
 
 @dataclass(frozen=True)
 class Counterfactual(WithPaths):
-    """The attention on the counterfactual prompt, but for the rows and paths that the head keeps.
+    """What the head writes on the counterfactual prompt, but for the rows and paths that it keeps.
 
-    In a row with kept paths the other shares are the counterfactual's, scaled so that the row has
-    its sum.
+    Attributes:
+        rows: roles whose whole rows are kept.
+        patch: what is the counterfactual's in all that is not kept.
+        tried: a row (dest,) or path (dest, src), of which only `tried_patch` is the
+            counterfactual's.
     """
 
     kind = "counterfactual"
-    parameters: ClassVar[Mapping[str, Any]] = {"rows": tuple[str, ...]}
+    parameters: ClassVar[Mapping[str, Any]] = {"rows": tuple[str, ...], "patch": Patch}
     color = "#eeca3b"
     keeps_own = True
-    rows: tuple[int, ...] = ()  # roles whose whole rows are kept
-    share: float = 0.0  # how far all other attention is moved back to the head's own
+    replaces_output = True
+    rows: tuple[int, ...] = ()
+    patch: Patch = "z"
+    tried: tuple[int, ...] = ()
+    tried_patch: Patch = "z"
 
-    def changed(self, own: Own, roles: Places, other: Own | None) -> Own:
+    @property
+    def reads_pattern(self) -> bool:
+        """Whether the head's own attention has to be known."""
+        return bool(self.paths or self.rows or self.tried) or self.patch == "v"
+
+    def output(self, own: Attended, other: Attended | None, roles: Places) -> Output:
+        other = self.checked(other)
+        z = written(own, other, self.patch)
+        size = z.shape[1]
+        if self.paths or self.rows:
+            kept = joined(self.paths, roles, size, self.rows)
+            z = z + along(kept, own, other, None) - along(kept, own, other, self.patch)
+        if self.tried:
+            path = [RolePath(*self.tried)] if len(self.tried) == 2 else []
+            tried = joined(path, roles, size, () if path else self.tried)
+            z = z + along(tried, own, other, self.tried_patch)
+            z = z - along(tried, own, other, self.patch)
+        return z
+
+    def checked(self, other: Attended | None) -> Attended:
+        """What the head does on the counterfactual prompt, which has to be known."""
         if other is None:
             raise InputError(
                 f"{self.kind}: expected a batch with the attention of a counterfactual prompt, "
                 "found one without; see ri.with_counterfactual"
             )
-        return self._mixed(own, other.to(own), roles)
-
-    def _mixed(self, own: Tensor, other: Tensor, roles: Tensor) -> Tensor:
-        if self.share:
-            other = torch.lerp(other, own, self.share)
-        if not self.paths and not self.rows:
-            return other
-        kept = joined(self.paths, roles, own.shape[-1], self.rows)
-        from_own = own.masked_fill(~kept, 0.0)
-        rest = other.masked_fill(kept, 0.0)
-        total = rest.sum(-1, keepdim=True)
-        scale = (own.sum(-1, keepdim=True) - from_own.sum(-1, keepdim=True)) / total.clamp(_LEAST)
-        rest = torch.where(kept.any(-1, keepdim=True), rest * scale * (total > _LEAST), rest)
-        return from_own + rest
+        return other
 
     def adding(self, *paths: RolePath) -> Mechanism:
         return replace(self, paths=tuple(dict.fromkeys((*self.paths, *paths))))
 
     def text(self, names: Sequence[str] = ()) -> str:
-        return " ".join([super().text(names), *(role_name(row, names) for row in self.rows)])
+        words = [super().text(names), *(role_name(row, names) for row in self.rows)]
+        return " ".join([*words, *([f"patch={self.patch}"] if self.patch != "z" else [])])
 
     def to_dict(self, names: Sequence[str] = ()) -> dict[str, Any]:
-        return {**super().to_dict(names), "rows": [role_name(row, names) for row in self.rows]}
+        data = super().to_dict(names)
+        rows = [role_name(row, names) for row in self.rows]
+        return {**data, "rows": rows, "patch": self.patch}
+
+    @classmethod
+    def _made(cls, paths: Sequence[RolePath], **values: Any) -> Mechanism:
+        return cls(tuple(paths), **values)
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any], roles: Roles) -> Mechanism:
-        rows = tuple(parse_role(name, roles) for name in data.get("rows", ()))
-        made: Any = super().from_dict({**data, "rows": []}, roles)
-        return cls(made.paths, rows)
+        made: Any = super().from_dict({"patch": "z", "rows": [], **data}, roles)
+        return replace(made, rows=tuple(parse_role(name, roles) for name in made.rows))
 
     @classmethod
     def from_words(cls, words: Sequence[str], roles: Roles) -> Mechanism:
-        made: Any = super().from_words([word for word in words if "<-" in word], roles)
-        return cls(made.paths, tuple(parse_role(w, roles) for w in words if "<-" not in w))
+        paths = [RolePath.parse(word, roles) for word in words if "<-" in word]
+        patches = [word.removeprefix("patch=") for word in words if word.startswith("patch=")]
+        rows = [word for word in words if "<-" not in word and not word.startswith("patch=")]
+        if patches[1:] or not set(patches) <= set(PATCHES):
+            raise InputError(f"{cls.kind}: expected patch=z, pattern or v, found {patches[-1]!r}")
+        patch: Any = patches[0] if patches else "z"
+        return cls(tuple(paths), tuple(parse_role(row, roles) for row in rows), patch)
 
 
 @dataclass(frozen=True)
 class Patched(Counterfactual):
-    """The reverse: its own attention, but for the counterfactual's in some rows and paths."""
+    """The reverse: what the head writes, but for the counterfactual's in some rows and paths."""
 
     kind = "patched"
     color = "#ff9da6"
 
-    def _mixed(self, own: Tensor, other: Tensor, roles: Tensor) -> Tensor:
-        return super()._mixed(other, own, roles)
+    def output(self, own: Attended, other: Attended | None, roles: Places) -> Output:
+        other = self.checked(other)
+        if not (self.paths or self.rows):
+            return own.z
+        lost = joined(self.paths, roles, own.z.shape[1], self.rows)
+        return own.z + along(lost, own, other, self.patch) - along(lost, own, other, None)
+
+
+def mixed(own: Attended, other: Attended, patch: Patch | None) -> tuple[Tensor, Tensor]:
+    """The attention and the values where `patch` is the counterfactual's; None for neither."""
+    pattern = other.pattern if patch in ("z", "pattern") else own.pattern
+    return pattern.to(own.z), (other.v if patch in ("z", "v") else own.v).to(own.z)
+
+
+def written(own: Attended, other: Attended, patch: Patch) -> Output:
+    """What the head writes where all of `patch` is the counterfactual's."""
+    if patch == "z":
+        return other.z.to(own.z)
+    pattern, v = mixed(own, other, patch)
+    return pattern @ v
+
+
+def along(
+    places: Bool[Tensor, "batch dest src"], own: Attended, other: Attended, patch: Patch | None
+) -> Output:
+    """The part of what the head writes that comes along some paths."""
+    pattern, v = mixed(own, other, patch)
+    return pattern.masked_fill(~places, 0.0) @ v  # rows of padding may be NaN
 
 
 def keeps_some(circuit: Circuit) -> bool:
-    """Whether heads of a circuit attend as on a counterfactual prompt, but for what they keep."""
+    """Whether heads of a circuit write what they write on a counterfactual prompt."""
     return any(isinstance(each, Counterfactual) for each in circuit.mechanisms.values())
 
 
@@ -102,7 +158,7 @@ def batch_for(circuit: Circuit, model: Any, task: Task, batch: Batch, seed: int 
 
 
 def with_counterfactual(model: Any, batch: Batch, other: Batch) -> Batch:
-    """The batch, with what a model attends to on counterfactual prompts of the same shape.
+    """The batch, with what a model's attention does on counterfactual prompts of the same shape.
 
     Args:
         model: a hooked model; left unchanged.
@@ -117,5 +173,28 @@ def with_counterfactual(model: Any, batch: Batch, other: Batch) -> Batch:
             f"counterfactual: expected prompts of the same length and padding, inputs of "
             f"{list(batch.inputs.shape)}, found {list(other.inputs.shape)}"
         )
-    patterns = read_patterns(model, other, lambda pattern: pattern)
-    return replace(batch, counterfactual=torch.stack(patterns, dim=1))
+    parts = [attended(model, part) for part in parts_of(model, other)]
+    layers = (Attended(*map(torch.cat, zip(*of_layer))) for of_layer in zip(*parts))
+    return replace(batch, counterfactual=tuple(layers))
+
+
+@torch.no_grad()
+def attended(model: Any, batch: Batch) -> list[Attended]:
+    """What attention does in one run, layer by layer."""
+    noted: dict[str, dict[int, Tensor]] = {"hook_pattern": {}, "hook_v": {}, "hook_z": {}}
+    hooks: list[Any] = []
+    for name, layers in noted.items():
+
+        def note(x: Tensor, hook: Any, layers: dict[int, Tensor] = layers) -> None:
+            layers[hook.layer()] = x.detach()
+
+        hooks += in_all_layers(model, name, note)
+    model.run_with_hooks(batch.inputs, **call_options(batch), fwd_hooks=hooks, return_type=None)
+    by_layer: Iterable[Any] = range(model.cfg.n_layers)
+    missing = [name for name, layers in noted.items() if len(layers) < model.cfg.n_layers]
+    if missing:
+        raise InputError(
+            f"attention: expected {missing[0]} to fire in {model.cfg.n_layers} layers, found "
+            f"{len(noted[missing[0]])}; load the model as a HookedTransformer or TransformerBridge"
+        )
+    return [Attended(*(noted[name][layer] for name in noted)) for layer in by_layer]

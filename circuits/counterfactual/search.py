@@ -20,6 +20,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from retrieval_interp.circuits.circuit import Circuit
+from retrieval_interp.circuits.counterfactual.mechanism import Patch
 from retrieval_interp.circuits.counterfactual.units import (
     LEVELS,
     Estimates,
@@ -61,12 +62,12 @@ class Recovery:
     recovered(C) = (M(C) - M(nothing kept)) / (M(intact) - M(nothing kept))
     """
 
-    def __init__(self, model: Any, task: MetricTask, batch: Batch):
-        self.model, self.batch, self.deadline = model, batch, math.inf
+    def __init__(self, model: Any, task: MetricTask, batch: Batch, patch: Patch = "z"):
+        self.model, self.batch, self.patch, self.deadline = model, batch, patch, math.inf
         self.scorer, self.heads = Scorer(model, task, batch), heads_of(model)
         self.empty, self.runs = self.scorer.empty_circuit, 0
         self.intact = -self.scorer.base_losses[:, 0]
-        self.nothing = self.metric(keeping(self.empty, self.heads, ()))
+        self.nothing = self.metric(self.keeping(()))
         self.gap = float((self.intact - self.nothing).mean())
 
     def check_gap(self) -> None:
@@ -98,13 +99,17 @@ class Recovery:
         self.scorer.rebase(circuit)
         return -self.scorer.base_losses[:, 0]
 
+    def keeping(self, units: Sequence[Unit]) -> Circuit:
+        """The circuit that keeps these units."""
+        return keeping(self.empty, self.heads, units, self.patch)
+
     def kept(self, units: Sequence[Unit], stay: bool = False) -> Share:
         """What is recovered by keeping these units."""
-        return self.share(self.metric(keeping(self.empty, self.heads, units), stay))
+        return self.share(self.metric(self.keeping(units), stay))
 
     def without(self, units: Sequence[Unit]) -> Share:
         """What is recovered by keeping everything but these units."""
-        return self.share(self.metric(losing(self.empty, units)))
+        return self.share(self.metric(losing(self.empty, units, self.patch)))
 
     def share(self, metric: Float[Tensor, " batch"]) -> Share:
         """The metric as a share of the gap."""
@@ -135,7 +140,8 @@ class KeepSearch:
 
     The examples of `batch` decide, those of `fresh` confirm; both have a counterfactual. Three
     fifths of the `time` are for the search; `deadline` is when all of it is over. `levels` has the
-    units of each level that was found; `missing` says what is not, and why.
+    units of each level that was found; `missing` says what is not, and why. `counterfactual` has
+    the prompts themselves, for what is said of the result.
     """
 
     def __init__(
@@ -147,6 +153,8 @@ class KeepSearch:
         keep: float = 0.9,
         upto: str = "paths",
         time: float | None = None,
+        patch: Patch = "z",
+        counterfactual: Batch | None = None,
     ):
         if not 0 < keep < 1:
             raise InputError(f"keep: expected a share above 0 and below 1, found {keep:g}")
@@ -154,9 +162,10 @@ class KeepSearch:
             raise InputError(f"upto: expected one of {', '.join(LEVELS)}, found {upto!r:.40}")
         limit, start = math.inf if time is None else time, monotonic()
         self._until, self.deadline = start + _SEARCHING * limit, start + limit
-        self.model, self.task, self.keep, self.upto = model, task, keep, upto
+        self.model, self.task, self.keep, self.upto, self.patch = model, task, keep, upto, patch
+        self.counterfactual = counterfactual
         drawn = [batch] if fresh is None else [batch, fresh]
-        self.measured = [Recovery(model, task, each) for each in drawn]
+        self.measured = [Recovery(model, task, each, patch) for each in drawn]
         self.measured[0].check_gap()
         self.paths = allowed_paths(batch, is_causal(model))
         self.levels: dict[str, tuple[Unit, ...]] = {}
@@ -169,7 +178,8 @@ class KeepSearch:
             each.deadline = self._until
         try:
             yield "estimating heads, rows and paths"
-            self.estimates = estimate_units(self.model, self.task, self.measured[0].batch[:_FEW])
+            few = self.measured[0].batch[:_FEW]
+            self.estimates = estimate_units(self.model, self.task, few, self.patch)
             for name in LEVELS[: LEVELS.index(self.upto) + 1]:
                 self._held = []
                 yield from self._search(name, self.estimates)

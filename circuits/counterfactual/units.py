@@ -1,33 +1,41 @@
 """What a circuit may keep: a head, a row of a head, a path; and what each is estimated to bring.
 
-Write P for a head's attention and P' for that on the counterfactual prompt. With all attention at
-P' + a (P - P') and g the gradient of the metric by the pattern there, a unit brings, to first
-order, the sum of (P - P') g over it. The mean over a few a is used (integrated gradients), as one
-end ranks what can be added and the other what can be taken away. One pass gives all units.
+Write P and V for a head's attention and values, and P' and V' for those on the counterfactual
+prompt. With all heads at z' + a (z - z'), where z = P V, and g the gradient of the metric by what
+they write there, a path brings, to first order, (P V - P' V') g; a row or a head the sum of its
+paths. The mean over a few a is used (integrated gradients), as one end ranks what can be added and
+the other what can be taken away. One pass for each a gives all units.
 """
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from retrieval_interp.circuits.attention import attention_by_role
-from retrieval_interp.circuits.attribution import attribute
+from retrieval_interp.circuits.attention import sum_by_role
 from retrieval_interp.circuits.circuit import Circuit, Head, RolePath
-from retrieval_interp.circuits.counterfactual.mechanism import Counterfactual, Patched
+from retrieval_interp.circuits.counterfactual.mechanism import (
+    Counterfactual,
+    Patch,
+    Patched,
+    written,
+)
+from retrieval_interp.circuits.hooks import Hooked, in_all_layers
 from retrieval_interp.circuits.mechanisms import ORIGINAL, Mechanism
-from retrieval_interp.circuits.scores.scorer import heads_of
+from retrieval_interp.circuits.runs.runs import answer_hooks, parts_of
 from retrieval_interp.tasks import Batch, InputError, Task, parse_role, role_name
 from retrieval_interp.tasks.roles import Roles
-from retrieval_interp.tasks.task import Outputs
+from retrieval_interp.tasks.task import Attended, Outputs
 
 SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)  # of the way from the counterfactual to the prompt
 LEVELS = ("heads", "rows", "paths")
 LOGITS = "logit difference"
 Metric = Callable[[Outputs, Batch], Float[Tensor, " batch"]]
+Paths = tuple[RolePath, ...]
 
 
 class Unit(NamedTuple):
@@ -58,33 +66,54 @@ class Unit(NamedTuple):
         return f"{self.head} " + "<-".join(role_name(role, names) for role in roles)
 
 
-def keeping(empty: Circuit, heads: Iterable[Head], units: Iterable[Unit]) -> Circuit:
-    """The circuit in which these units keep their own attention, and nothing else does."""
-    return _circuit(empty, heads, units, Counterfactual, ORIGINAL)
-
-
-def losing(empty: Circuit, units: Sequence[Unit]) -> Circuit:
-    """The circuit in which everything but these units keeps its own attention."""
-    return _circuit(empty, (), units, Patched, Counterfactual())
-
-
-def _circuit(
-    empty: Circuit,
-    heads: Iterable[Head],
-    units: Iterable[Unit],
-    some: type[Counterfactual],
-    whole: Mechanism,
+def keeping(
+    empty: Circuit, heads: Iterable[Head], units: Iterable[Unit], patch: Patch = "z"
 ) -> Circuit:
-    by_head: dict[Head, list[Unit]] = {head: [] for head in heads}
+    """The circuit in which these units keep what they write, and nothing else does."""
+    by_head = _by_head(units)
+    mechanisms: dict[Head, Mechanism] = {}
+    for head in heads:
+        paths, rows, whole = by_head.get(head, ((), (), False))
+        mechanisms[head] = ORIGINAL if whole else Counterfactual(paths, rows, patch)
+    return replace(empty, mechanisms=mechanisms)
+
+
+def losing(empty: Circuit, units: Iterable[Unit], patch: Patch = "z") -> Circuit:
+    """The circuit in which everything but these units keeps what it writes."""
+    mechanisms: dict[Head, Mechanism] = {}
+    for head, (paths, rows, whole) in _by_head(units).items():
+        lost = Counterfactual(patch=patch) if whole else Patched(paths, rows, patch)
+        mechanisms[head] = lost
+    return replace(empty, mechanisms=mechanisms)
+
+
+def halving(
+    empty: Circuit, heads: Iterable[Head], units: Sequence[Unit], unit: Unit, patch: Patch
+) -> Circuit:
+    """The circuit that keeps units, but of one of them only its attention, or only its values.
+
+    `patch` says what that unit takes from the counterfactual: `pattern` or `v`.
+    """
+    circuit = keeping(empty, heads, [kept for kept in units if kept != unit])
+    rest = circuit[unit.head]
+    roles = tuple(role for role in (unit.dest, unit.src) if role is not None)
+    halved: Mechanism = Counterfactual(patch=patch)
+    if roles and isinstance(rest, Counterfactual):
+        halved = replace(rest, tried=roles, tried_patch=patch)
+    return circuit.replace(unit.head, halved)
+
+
+def _by_head(units: Iterable[Unit]) -> dict[Head, tuple[Paths, tuple[int, ...], bool]]:
+    """For every head its paths and rows among the units, and whether it is one as a whole."""
+    by_head: dict[Head, list[Unit]] = {}
     for unit in units:
         by_head.setdefault(unit.head, []).append(unit)
-    mechanisms: dict[Head, Mechanism] = {}
-    for head, own in by_head.items():
-        paths = [RolePath(d, s) for _, d, s in own if d is not None and s is not None]
-        rows = [dest for _, dest, src in own if dest is not None and src is None]
-        all_of_it = any(unit.dest is None for unit in own)
-        mechanisms[head] = whole if all_of_it else some(tuple(paths), tuple(sorted(rows)))
-    return replace(empty, mechanisms=mechanisms)
+    split = {}
+    for head, of_head in by_head.items():
+        paths = [RolePath(d, s) for _, d, s in of_head if d is not None and s is not None]
+        rows = sorted(d for _, d, s in of_head if d is not None and s is None)
+        split[head] = tuple(paths), tuple(rows), any(unit.dest is None for unit in of_head)
+    return split
 
 
 class MetricTask(Task):
@@ -116,22 +145,34 @@ class MetricTask(Task):
 
 
 class Estimates(NamedTuple):
-    """What each unit is estimated to bring to the metric."""
+    """What each unit is estimated to bring to the metric of every example.
 
-    heads: Float[Tensor, "layer head"]
-    rows: Float[Tensor, "layer head dest"]
-    paths: Float[Tensor, "layer head dest src"]
+    `split` has two entries, whose sum it is: by where a unit looks, and by what it brings.
+    """
+
+    heads: Float[Tensor, "split batch layer head"]
+    rows: Float[Tensor, "split batch layer head dest"]
+    paths: Float[Tensor, "split batch layer head dest src"]
+    slopes: list[Float[Tensor, "batch pos head d_head"]]  # by layer, of the metric by z
+
+    def each(self, unit: Unit) -> Float[Tensor, "split batch"]:
+        """Those of a unit."""
+        head, *roles = unit
+        level: Tensor = getattr(self, unit.level)
+        place = *head, *(role for role in roles if role is not None)
+        return level[(slice(None), slice(None), *place)]
 
     def of(self, unit: Unit) -> float:
-        """The estimate of a unit."""
-        head, dest, src = unit
-        if dest is None:
-            return float(self.heads[head])
-        return float(self.rows[head][dest] if src is None else self.paths[head][dest, src])
+        """The mean over examples for a unit, of both parts together."""
+        return float(self.each(unit).sum(0).mean())
 
-    def units(self, level: str) -> list[Unit]:
-        """The units of a level, those that bring most first; rows and paths only if they do."""
-        values: Tensor = getattr(self, level)
+    def units(self, level: str, examples: Sequence[int] | None = None) -> list[Unit]:
+        """The units of a level, those that bring most first; rows and paths only if they do.
+
+        By the mean over all examples, or over some, of which each may come several times.
+        """
+        values: Tensor = getattr(self, level).sum(0)
+        values = (values if examples is None else values[list(examples)]).mean(0)
         some = values > (-torch.inf if level == "heads" else 0.0)
         order = values[some].argsort(descending=True, stable=True)
         places = some.nonzero()[order].tolist()
@@ -139,35 +180,109 @@ class Estimates(NamedTuple):
 
 
 def estimate_units(
-    model: Any, task: MetricTask, batch: Batch, shares: Sequence[float] = SHARES
+    model: Any,
+    task: MetricTask,
+    batch: Batch,
+    patch: Patch = "z",
+    shares: Sequence[float] = SHARES,
 ) -> Estimates:
     """Estimate what every head, row and path brings, on examples with a counterfactual.
 
-    One pass for each share of the way from the counterfactual's attention (0) to its own (1).
+    One pass for each share of the way from the counterfactual (0) to the prompt (1).
     """
-    empty, every = Circuit.empty(task), heads_of(model)
-    found: list[Estimates] = []
-    for share in shares:
-        circuit = replace(empty, mechanisms=dict.fromkeys(every, Counterfactual(share=share)))
-        for part in attribute(model, task, batch, circuit, draws=0).parts:
-            weight = len(part.batch) / len(batch) / len(shares)
-            assert part.batch.counterfactual is not None
-            others = part.batch.counterfactual.unbind(1)
-            read = zip(part.own, others, part.of_loss)
-            layers = [_sums(own, other, -weight * g, part.batch) for own, other, g in read]
-            found.append(Estimates(*(torch.stack(each).cpu() for each in zip(*layers))))
-    return Estimates(*(torch.stack(each).sum(0) for each in zip(*found)))
+    of_parts = []
+    for part in parts_of(model, batch):
+        runs = [_estimated(model, task, part, patch, share) for share in shares]
+        heads, rows, paths = (torch.stack(level).mean(0) for level in zip(*(r[:3] for r in runs)))
+        slopes = [sum(layer) / len(shares) for layer in zip(*(run.slopes for run in runs))]
+        of_parts.append(Estimates(heads, rows, paths, slopes))
+    heads, rows, paths = (torch.cat(level, dim=1) for level in zip(*(p[:3] for p in of_parts)))
+    slopes = [torch.cat(layer) for layer in zip(*(part.slopes for part in of_parts))]
+    return Estimates(heads, rows, paths, slopes)
 
 
-def _sums(own: Tensor, other: Tensor, gradient: Tensor, batch: Batch) -> tuple[Tensor, ...]:
-    """What heads, rows and paths bring, as a mean over examples, from [batch head dest src]."""
-    n, roles = len(batch), batch.roles
-    product = (own - other) * gradient
-    # A kept path scales its row's other shares, so they count with their mean gradient.
-    weighed = other * gradient
-    others = (weighed.sum(-1, keepdim=True) - weighed) / (1 - other).clamp(min=1e-6)
-    means, counts = attention_by_role((own - other) * (gradient - others), roles)
-    of_rows = product.sum(-1)[:, None].expand(-1, roles.shape[1], -1, -1)  # [batch chain head dest]
-    here = roles.clamp(min=0)[:, :, None].expand(-1, -1, of_rows.shape[2], -1)
-    of_roles = of_rows.gather(-1, here).masked_fill((roles < 0)[:, :, None], 0.0)
-    return product.sum((0, 2, 3)) / n, of_roles.sum((0, 1)) / n, means * counts / n
+@torch.enable_grad()
+def _estimated(
+    model: Any, task: MetricTask, batch: Batch, patch: Patch, share: float
+) -> Estimates:
+    """The estimates by the slopes of one run."""
+    assert batch.counterfactual is not None
+    there = batch.counterfactual
+    noted: dict[str, dict[int, Tensor]] = {"pattern": {}, "v": {}}
+    added: dict[int, Tensor] = {}
+
+    def note(name: str, x: Tensor, hook: Any) -> None:
+        noted[name][hook.layer()] = x
+
+    def mix(z: Float[Tensor, "batch pos head d_head"], hook: Any) -> Tensor:
+        layer = hook.layer()
+        own = Attended(noted["pattern"].get(layer, z[:0]), noted["v"][layer], z)
+        other = there[layer].z.to(z) if patch == "z" else _patched_layer(own, there[layer], patch)
+        added[layer] = torch.zeros_like(z).requires_grad_()
+        return torch.lerp(other, z, share) + added[layer]
+
+    hooks = [
+        *in_all_layers(model, "hook_v", partial(note, "v")),
+        *in_all_layers(model, "hook_pattern", partial(note, "pattern")),
+        *in_all_layers(model, "hook_z", mix),
+        *answer_hooks(model, batch, task.answer_roles),
+    ]
+    with model.hooks(fwd_hooks=hooks):
+        metric = task.metric(Hooked(model).run(batch).float(), batch)
+    if not metric.requires_grad:
+        raise InputError(
+            f"why: expected a metric with a gradient, found that the {task.measures} has none"
+        )
+    layers = range(model.cfg.n_layers)
+    slopes = torch.autograd.grad(metric.sum(), [added[n] for n in layers], materialize_grads=True)
+    levels = []
+    for layer, slope in enumerate(slopes):
+        own = Attended(noted["pattern"][layer], noted["v"][layer], slope).map(_detached)
+        levels.append(_levels(brought(own, there[layer].map(_detached), patch), batch))
+    heads, rows, paths = (torch.stack(level, dim=2).cpu() for level in zip(*levels))
+    return Estimates(heads, rows, paths, [slope.float() for slope in slopes])
+
+
+def _detached(x: Tensor) -> Tensor:
+    return x.detach().float()
+
+
+def brought(
+    own: Attended, other: Attended, patch: Patch
+) -> Float[Tensor, "split batch head dest src"]:
+    """What each position brings to each by where a head looks and by what it brings.
+
+    `own.z` is the slope g of the metric by what heads write. With P and V attention and values
+    here, P' and V' there, and V g the product of values at a source with g at a destination,
+
+        P V g - P' V' g  =  (P - P') (V g + V' g) / 2  +  (P + P') / 2 (V g - V' g)
+    """
+    group = own.z.shape[2] // own.v.shape[2]
+
+    def product(v: Tensor) -> Float[Tensor, "batch head dest src"]:
+        return torch.einsum("bdhe,bshe->bhds", own.z, v.repeat_interleave(group, dim=2))
+
+    there = other.pattern if patch in ("z", "pattern") else own.pattern
+    here_product = product(own.v)
+    there_product = product(other.v) if patch in ("z", "v") else here_product
+    where = (own.pattern - there) * (here_product + there_product) / 2
+    what = (own.pattern + there) / 2 * (here_product - there_product)
+    return torch.stack([where, what])
+
+
+def _patched_layer(own: Attended, other: Attended, patch: Patch) -> Tensor:
+    """What all heads of a layer write where `patch` is the counterfactual's."""
+    heads = range(own.z.shape[2])
+    return torch.stack([written(own.of(h), other.of(h), patch) for h in heads], dim=2)
+
+
+def _levels(brings: Float[Tensor, "split batch head dest src"], batch: Batch) -> list[Tensor]:
+    """What heads, rows and paths bring together, [split batch head ...]."""
+    roles = batch.roles
+    rows = brings.nan_to_num().sum(-1)  # rows of padding may be NaN
+    present = (roles >= 0).transpose(1, 2)  # [batch role chain]
+    at = torch.nn.functional.one_hot(roles.clamp(min=0).transpose(1, 2), rows.shape[-1])
+    at = (at * present[..., None]).amax(2).to(rows)  # [batch role pos]: whether the role is there
+    of_roles = torch.einsum("xbhd,brd->xbhr", rows, at)
+    paths = torch.stack([sum_by_role(split, roles) for split in brings])
+    return [rows.sum(-1), of_roles, paths]

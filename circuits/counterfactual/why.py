@@ -9,7 +9,12 @@ import torch
 from retrieval_interp.circuits.circuit import Circuit
 from retrieval_interp.circuits.counterfactual.explain import explain
 from retrieval_interp.circuits.counterfactual.explanation import Explanation
-from retrieval_interp.circuits.counterfactual.mechanism import Counterfactual, with_counterfactual
+from retrieval_interp.circuits.counterfactual.mechanism import (
+    PATCHES,
+    Counterfactual,
+    Patch,
+    with_counterfactual,
+)
 from retrieval_interp.circuits.counterfactual.search import KeepSearch
 from retrieval_interp.circuits.counterfactual.units import Metric, MetricTask
 from retrieval_interp.circuits.hooks import Hooked, ablated
@@ -38,13 +43,15 @@ def why(
     time: float | None = None,
     controls: int = 20,
     metric: Metric | None = None,
+    patch: Patch = "z",
     progress: Progress = no_progress,
 ) -> Explanation:
-    """Find the heads, rows and paths whose attention an answer comes from.
+    """Find the heads, rows and paths that an answer comes from.
 
-    Let P' be what a head attends to on a counterfactual prompt of the same length, in the intact
-    model. A circuit K keeps its own attention, all other attention is P'; values and MLPs are those
-    of the prompt. With M a metric,
+    A head writes, at dest, the sum over src of P[dest, src] V[src]. Let P' and V' be its attention
+    and values on a counterfactual prompt of the same length, in the intact model. The paths of a
+    circuit K keep P V, all others write P' V'; embeddings are those of the prompt, and MLPs compute
+    on what arrives. With M a metric,
 
         recovered(K) = (M(K) - M(nothing kept)) / (M(intact) - M(nothing kept))
 
@@ -67,8 +74,12 @@ def why(
         controls: random sets of as many units, for each level.
         metric: of each example, from outputs and batch; by default the logit difference, or minus
             the loss where a task has none.
+        patch: what is taken from the counterfactual where nothing is kept: whole paths (`z`,
+            activation patching at `hook_z`), attention alone (`pattern`), or values alone (`v`).
         progress: wraps an iterable to show a bar.
     """
+    if patch not in PATCHES:
+        raise InputError(f"patch: expected one of {', '.join(PATCHES)}, found {patch!r:.40}")
     if isinstance(what, Task):
         task = what
     elif isinstance(what, str):
@@ -85,19 +96,23 @@ def why(
     measured, device = MetricTask(task, metric), next(model.parameters()).device
     drawn = draw(sizes[0], seed, device, "discovery")
     telling = draw(sizes[1], seed, device, "test")
-    drawn = with_counterfactual(model, drawn, others(drawn, seed))
+    prompts = others(drawn, seed)
+    drawn = with_counterfactual(model, drawn, prompts)
     other = others(telling, seed)
     telling = with_counterfactual(model, telling, other)
     half = (len(drawn) + 1) // 2
     deciding, fresh = (drawn[:half], drawn[half:]) if half >= _LEAST else (drawn, None)
-    search = KeepSearch(model, measured, deciding, fresh, keep, upto, time)
+    search = KeepSearch(
+        model, measured, deciding, fresh, keep, upto, time, patch, prompts[: len(deciding)]
+    )
     try:
         for _ in progress(search, "searching"):
             pass
     except KeyboardInterrupt:
         if not search.levels:
             raise
-    return explain(model, measured, search, telling, other, controls, seed, progress)
+    same = isinstance(task, PairsTask) and len(task) == 1
+    return explain(model, measured, search, telling, other, controls, seed, progress, same)
 
 
 def _tokenizer(model: Any) -> Any:

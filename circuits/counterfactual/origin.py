@@ -1,0 +1,167 @@
+"""What makes the values that a path brings: the token itself, attention, and MLPs by layer.
+
+What enters a layer is the embedding plus what attention and MLPs before it wrote. With the scale of
+the norm held as it is in each run, values are linear in these parts. With P, V and P', V' on the
+prompt and its counterfactual, and g the slope of the metric by what the head writes, each part adds
+
+    (P + P') / 2 (V_part - V'_part) g
+
+to what the path brings by its values, and together they add up to it.
+"""
+
+from collections.abc import Iterable, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from retrieval_interp.circuits.attention import rows_of
+from retrieval_interp.circuits.hooks import call_options
+from retrieval_interp.circuits.paths import HeadPath
+from retrieval_interp.tasks import Batch
+
+_EXACT = 0.01  # share of what a path brings by which its parts may miss it
+
+
+class Origin(NamedTuple):
+    """What the parts before a path add to what it brings, in units of the metric."""
+
+    embedding: float
+    attention: tuple[float, ...]  # by layer
+    mlp: tuple[float, ...]  # by layer
+
+    @property
+    def total(self) -> float:
+        """What the path brings by its values."""
+        return self.embedding + sum(self.attention) + sum(self.mlp)
+
+
+@torch.no_grad()
+def origins(
+    model: Any,
+    batch: Batch,
+    other: Batch,
+    paths: Iterable[HeadPath],
+    slopes: Sequence[Float[Tensor, "batch pos head d_head"]],
+) -> dict[HeadPath, Origin]:
+    """Say what makes what each path brings, on examples with a counterfactual.
+
+    Args:
+        model: a hooked model; left unchanged.
+        batch: the examples, with what attention does on their counterfactuals.
+        other: the counterfactual prompts.
+        paths: of which heads.
+        slopes: of the metric by what the heads of each layer write.
+
+    Returns:
+        The parts of each path; of a model whose values are not linear in them, none.
+    """
+    paths = list(paths)
+    runs = [_Run(model, prompts, paths) for prompts in (batch, other)] if paths else []
+    made = {path: _origin(model, path, runs, batch.roles, slopes) for path in paths}
+    return {path: origin for path, origin in made.items() if origin is not None}
+
+
+class _Run:
+    """The residual stream of the intact model at the sources of paths, and their attention."""
+
+    def __init__(self, model: Any, batch: Batch, paths: Sequence[HeadPath]):
+        self.roles = sorted({path.path.src for path in paths})
+        self.streams: dict[tuple[str, int], Float[Tensor, "batch chain role d_model"]] = {}
+        self.layers: dict[tuple[str, int], Tensor] = {}
+        example = torch.arange(len(batch), device=batch.roles.device)[:, None, None]
+        at = batch.roles[:, :, self.roles].clamp(min=0)
+        # Where a block adds both to what enters it, there is no middle.
+        middle = "hook_resid_mid" if _has(model, "hook_resid_mid") else "hook_mlp_out"
+        parts = ["hook_resid_pre", "hook_resid_post", *([middle] if _has(model, middle) else [])]
+
+        def note(part: str, x: Tensor, hook: Any, layer: int) -> None:
+            self.streams[part, layer] = x[example, at].float()
+
+        def note_attention(part: str, x: Tensor, hook: Any, layer: int) -> None:
+            self.layers[part, layer] = x.float()
+
+        hooks: list[Any] = []
+        for layer in range(model.cfg.n_layers):
+            for part in parts:
+                hooks.append((f"blocks.{layer}.{part}", partial(note, part, layer=layer)))
+        for layer in {path.head.layer for path in paths}:
+            for part in ("pattern", "v"):
+                name = f"blocks.{layer}.attn.hook_{part}"
+                hooks.append((name, partial(note_attention, part, layer=layer)))
+        options = call_options(batch)
+        model.run_with_hooks(batch.inputs, **options, fwd_hooks=hooks, return_type=None)
+
+    def parts(self, layer: int, src: int) -> Float[Tensor, "part batch chain d_model"]:
+        """What enters a layer at a role: the embedding, then attention and MLP of each before."""
+        here = self.roles.index(src)
+        stream = {key: x[:, :, here] for key, x in self.streams.items()}
+        parts = [stream["hook_resid_pre", 0]]
+        for before in range(layer):
+            start, end = stream["hook_resid_pre", before], stream["hook_resid_post", before]
+            if ("hook_resid_mid", before) in stream:
+                mlp = end - stream["hook_resid_mid", before]
+            else:
+                mlp = stream.get(("hook_mlp_out", before), torch.zeros_like(end))
+            parts += [end - start - mlp, mlp]
+        return torch.stack(parts)
+
+
+def _has(model: Any, part: str) -> bool:
+    return f"blocks.0.{part}" in model.hook_dict
+
+
+def _origin(
+    model: Any, path: HeadPath, runs: Sequence[_Run], roles: Tensor, slopes: Sequence[Tensor]
+) -> Origin | None:
+    """The parts of one path; None if they do not add up to what it brings by its values."""
+    (layer, head), (dest, src) = path
+    attn, norm = model.blocks[layer].attn, getattr(model.blocks[layer], "ln1", None)
+    if norm is None:
+        return None
+    weights = attn.W_V[head * len(attn.W_V) // model.cfg.n_heads].float()
+    present = (roles[:, :, dest] >= 0) & (roles[:, :, src] >= 0)
+    at, sources = rows_of(dest, roles), roles[:, :, src].clamp(min=0)[..., None]
+    slope = slopes[layer][:, :, head][at] / len(roles)  # [batch chain d_head]
+    patterns = [run.layers["pattern", layer][:, head][at].gather(-1, sources) for run in runs]
+    attention = (sum(patterns)[..., 0] / 2).masked_fill(~present, 0.0)  # (P + P') / 2
+    sums, brought = [], []
+    for run in runs:
+        parts = run.parts(layer, src)
+        values = _held_norm(norm, parts, parts.sum(0)) @ weights
+        sums.append(torch.einsum("pbce,bce,bc->p", values, slope, attention))
+        v = run.layers["v", layer]
+        v = v[:, :, head * v.shape[2] // model.cfg.n_heads][rows_of(src, roles)]
+        brought.append(float(torch.einsum("bce,bce,bc->", v, slope, attention)))
+    added, total = (sums[0] - sums[1]).tolist(), brought[0] - brought[1]
+    if abs(sum(added) - total) > _EXACT * sum(map(abs, added)):
+        return None
+    return Origin(embedding=added[0], attention=tuple(added[1::2]), mlp=tuple(added[2::2]))
+
+
+def _held_norm(
+    norm: Any, parts: Float[Tensor, "part *place d_model"], x: Float[Tensor, "*place d_model"]
+) -> Float[Tensor, "part *place d_model"]:
+    """What a norm makes of the parts of x with the scale that it has for x, without its bias."""
+    sign = torch.ones_like(x[..., :1, :].flatten(0, -2)[:1])
+    sign[..., ::2] = -1.0
+    zero = _norm(norm, torch.zeros_like(sign))
+    gain = (_norm(norm, 1000.0 * sign) - zero) / sign  # so large that its epsilon is nothing
+    constant = _norm(norm, torch.full_like(sign, 1000.0)) - zero
+    centres = bool((constant.abs() < 1e-3 * gain.abs()).all())
+
+    def centred(vector: Tensor) -> Tensor:
+        return gain * (vector - vector.mean(-1, keepdim=True) if centres else vector)
+
+    scaled = centred(x)
+    share = ((_norm(norm, x) - zero) * scaled).sum(-1) / scaled.square().sum(-1).clamp(min=1e-30)
+    return centred(parts) * share[..., None]
+
+
+def _norm(norm: Any, x: Tensor) -> Tensor:
+    """A norm as a function of vectors, with the axes and the type that its model has."""
+    dtype = next((p.dtype for p in norm.parameters()), x.dtype)
+    made: Tensor = norm(x.reshape(1, -1, x.shape[-1]).to(dtype))
+    return made.float().reshape(x.shape)
