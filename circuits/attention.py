@@ -74,44 +74,31 @@ def attention_by_role(
     Where chains share the position of the destination, to that role in all of them together. The
     mean is over the examples and chains that have both roles, 0 where none has.
     """
-    totals, counts = [], []
-    for dest in range(roles.shape[-1]):
-        along_paths, present = _row_by_role(pattern, dest, roles)
-        totals.append(along_paths.sum(dim=(0, 1)))
-        counts.append(present.float().sum(dim=(0, 1)))
-    count = torch.stack(counts)
-    return torch.stack(totals, dim=-2) / count.clamp(min=1), count
-
-
-def sum_by_role(
-    x: Float[Tensor, "batch head dest src"], roles: Places
-) -> Float[Tensor, "batch head role role2"]:
-    """The sum over all positions that a path joins, for the paths between any two roles."""
-    rows = []
-    for dest in range(roles.shape[-1]):
-        along_paths, _ = _row_by_role(x, dest, roles)
+    example = torch.arange(len(pattern), device=pattern.device)[:, None]
+    of_rows, n_roles, size = [], roles.shape[-1], pattern.shape[-1]
+    for dest in range(n_roles):
         here = roles[:, :, dest]
-        sharing = (here[:, :, None] == here[:, None, :]).sum(-1)  # chains with this position
-        rows.append((along_paths / sharing[:, :, None, None]).sum(1))
-    return torch.stack(rows, dim=-2)
+        rows = pattern[example, :, here.clamp(min=0)].float()  # [batch chain head src]
+        shared = shared_destinations(roles, dest)
+        if shared is None:
+            present = (here >= 0)[..., None] & (roles >= 0)
+            sources = roles.clamp(min=0)[:, :, None].expand(-1, -1, rows.shape[2], -1)
+            # Rows of padding, which stand in for absent roles, may be NaN.
+            each = rows.gather(-1, sources).masked_fill(~present[:, :, None], 0.0)
+        else:
+            all_of = [path_sources(RolePath(dest, src), roles, size) for src in range(n_roles)]
+            among = torch.stack(all_of, dim=-1)  # [batch chain src role]
+            rows = rows.masked_fill(~among.any(-1)[:, :, None], 0.0)
+            present, each = among.any(2), rows @ among.float()
+        of_rows.append((each.sum(dim=(0, 1)), present.float().sum(dim=(0, 1))))
+    totals, counts = (torch.stack(all_rows, dim=-2) for all_rows in zip(*of_rows))
+    return totals / counts.clamp(min=1), counts
 
 
-def _row_by_role(
-    x: Float[Tensor, "batch head dest src"], dest: int, roles: Places
-) -> tuple[Float[Tensor, "batch chain head role"], Bool[Tensor, "batch chain role"]]:
-    """What stands in the row of a role at every role of its chain, and whether both are there."""
-    example = torch.arange(len(x), device=x.device)[:, None]
-    here = roles[:, :, dest]
-    rows = x[example, :, here.clamp(min=0)].float()  # [batch chain head src]
-    if shared_destinations(roles, dest) is None:
-        present = (here >= 0)[..., None] & (roles >= 0)
-        sources = roles.clamp(min=0)[:, :, None].expand(-1, -1, rows.shape[2], -1)
-        # Rows of padding, which stand in for absent roles, may be NaN.
-        return rows.gather(-1, sources).masked_fill(~present[:, :, None], 0.0), present
-    paths = [RolePath(dest, src) for src in range(roles.shape[-1])]
-    sources = torch.stack([path_sources(path, roles, x.shape[-1]) for path in paths], dim=-1)
-    rows = rows.masked_fill(~sources.any(-1)[:, :, None], 0.0)
-    return rows @ sources.float(), sources.any(2)
+def role_places(roles: Places, size: int) -> Bool[Tensor, "batch role pos"]:
+    """Where every role is, in any chain; nowhere if it is absent."""
+    position = torch.arange(size, device=roles.device)
+    return (roles[..., None] == position).any(1)
 
 
 def attention_along(

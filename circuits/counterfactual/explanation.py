@@ -183,7 +183,7 @@ class Explanation:
             sentences.append(self._made(score.origin, path))
         if score.enables:
             later = ", ".join(
-                f"{enabled.path.head} to {labels[enabled.path.path.src]} ({enabled.text})"
+                f"{enabled.path.head} to {labels[enabled.path.path.src]} {enabled.side}"
                 for enabled in score.enables
             )
             sentences.append(f"It enables {later}.")

@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 
-from retrieval_interp.circuits.attention import Places, joined
+from retrieval_interp.circuits.attention import Places, role_places
 from retrieval_interp.circuits.circuit import Circuit, RolePath
 from retrieval_interp.circuits.hooks import call_options, in_all_layers
 from retrieval_interp.circuits.mechanisms import Mechanism, Output, WithPaths
@@ -56,13 +56,12 @@ class Counterfactual(WithPaths):
     def output(self, own: Attended, other: Attended | None, roles: Places) -> Output:
         other = self.checked(other)
         z = written(own, other, self.patch)
-        size = z.shape[1]
         if self.paths or self.rows:
-            kept = joined(self.paths, roles, size, self.rows)
+            kept = places_of(self.paths, self.rows, roles, z.shape[1])
             z = z + along(kept, own, other, None) - along(kept, own, other, self.patch)
         if self.tried:
-            path = [RolePath(*self.tried)] if len(self.tried) == 2 else []
-            tried = joined(path, roles, size, () if path else self.tried)
+            paths = [RolePath(*self.tried)] if len(self.tried) == 2 else []
+            tried = places_of(paths, () if paths else self.tried, roles, z.shape[1])
             z = z + along(tried, own, other, self.tried_patch)
             z = z - along(tried, own, other, self.patch)
         return z
@@ -119,8 +118,25 @@ class Patched(Counterfactual):
         other = self.checked(other)
         if not (self.paths or self.rows):
             return own.z
-        lost = joined(self.paths, roles, own.z.shape[1], self.rows)
+        lost = places_of(self.paths, self.rows, roles, own.z.shape[1])
         return own.z + along(lost, own, other, self.patch) - along(lost, own, other, None)
+
+
+def places_of(
+    paths: Iterable[RolePath], rows: Iterable[int], roles: Places, size: int
+) -> Bool[Tensor, "batch dest src"]:
+    """The positions that paths and rows join: of a path, role `dest` with role `src` of any chain.
+
+    So the paths of a row are all of it, wherever the head looks on the counterfactual prompt, if
+    every position has a role.
+    """
+    at = role_places(roles, size)
+    joined = torch.zeros(len(roles), size, size, dtype=torch.bool, device=roles.device)
+    for dest, src in paths:
+        joined |= at[:, dest, :, None] & at[:, src, None, :]
+    for row in rows:
+        joined |= at[:, row, :, None]
+    return joined
 
 
 def mixed(own: Attended, other: Attended, patch: Patch | None) -> tuple[Tensor, Tensor]:

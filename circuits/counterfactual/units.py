@@ -16,7 +16,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from retrieval_interp.circuits.attention import sum_by_role
+from retrieval_interp.circuits.attention import role_places
 from retrieval_interp.circuits.circuit import Circuit, Head, RolePath
 from retrieval_interp.circuits.counterfactual.mechanism import (
     Counterfactual,
@@ -278,11 +278,8 @@ def _patched_layer(own: Attended, other: Attended, patch: Patch) -> Tensor:
 
 def _levels(brings: Float[Tensor, "split batch head dest src"], batch: Batch) -> list[Tensor]:
     """What heads, rows and paths bring together, [split batch head ...]."""
-    roles = batch.roles
-    rows = brings.nan_to_num().sum(-1)  # rows of padding may be NaN
-    present = (roles >= 0).transpose(1, 2)  # [batch role chain]
-    at = torch.nn.functional.one_hot(roles.clamp(min=0).transpose(1, 2), rows.shape[-1])
-    at = (at * present[..., None]).amax(2).to(rows)  # [batch role pos]: whether the role is there
-    of_roles = torch.einsum("xbhd,brd->xbhr", rows, at)
-    paths = torch.stack([sum_by_role(split, roles) for split in brings])
-    return [rows.sum(-1), of_roles, paths]
+    brings = brings.nan_to_num()  # rows of padding may be NaN
+    at = role_places(batch.roles, brings.shape[-1]).to(brings)
+    rows = torch.einsum("xbhds,bid->xbhi", brings, at)
+    paths = torch.einsum("xbhds,bid,bjs->xbhij", brings, at, at)
+    return [brings.sum((-2, -1)), rows, paths]
