@@ -213,24 +213,27 @@ class Workbench:
             lost, nothing = self._losses_of_nothing - self._intact, self._losses_of_nothing.mean()
             gap = float(lost.mean())
             if gap <= 2 * standard_error(lost) or nothing < self.tolerance:
-                return f"{said}, {below}; {self._nothing_lost(gap + self.intact_loss)}"
+                shown = self.counterfactual_of(0)
+                return (
+                    f"{said}, {below}; with nothing kept it is {nothing:.4f}, intact "
+                    f"{self.intact_loss:.4f}: the counterfactual takes nothing away that matters"
+                    f"{f'; of example 0 it is {shown!r}' if shown else ''}"
+                )
             share = f"{1 - (loss - self.intact_loss) / gap:.0%}"
             return f"{said}, {below}; {share} of what the counterfactual takes away is recovered"
         heads = f"{len(self.circuit.mechanisms)} of {counted(len(self.heads), 'head')}"
         beats = ", better than the intact model" if better else ""
         return f"{said} with {heads} replaced, {below}{beats}"
 
-    def _nothing_lost(self, nothing: float) -> str:
-        """That the counterfactual takes nothing away, and what it is."""
-        prompt, counterfactual = (
-            " ".join(position_labels(self.model, self.task, batch, 0))
+    def counterfactual_of(self, example: int) -> str:
+        """An example's counterfactual in words, if the circuit needs it and words tell it apart."""
+        if not keeps_some(self.circuit):
+            return ""
+        prompt, other = (
+            " ".join(position_labels(self.model, self.task, batch[[example]], 0))
             for batch in (self.batch, self.counterfactual)
         )
-        shown = f": {prompt!r} has {counterfactual!r}" if prompt != counterfactual else ""
-        return (
-            f"with nothing kept it is {nothing:.4f}, intact {self.intact_loss:.4f}: the "
-            f"counterfactual takes away nothing that matters, use another{shown}"
-        )
+        return other if other != prompt else ""
 
     def drawing(self) -> str:
         """The current circuit as SVG, with its scores if they have been taken."""
