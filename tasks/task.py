@@ -93,6 +93,10 @@ class Task:
         """The loss of each example and asked symbol; one column if only one thing is asked."""
         raise NotImplementedError
 
+    def loss(self, outputs: Outputs, batch: Batch) -> Float[Tensor, ""]:
+        """The mean over examples and everything asked."""
+        return self.example_losses(outputs, batch).mean(dim=0).mean()
+
     def answers(self, outputs: Outputs, batch: Batch) -> Float[Tensor, "batch chain role d_out"]:
         """The outputs at the answer roles, of those at all positions or at these only.
 
@@ -120,8 +124,8 @@ class Task:
             places = alike.nonzero()[:, 0]
             if not len(places):
                 raise InputError(
-                    "counterfactual: expected another example with its roles at the same positions, "
-                    f"the same padding and other targets, found none for example {example} of "
+                    "counterfactual: expected another example with its roles at the same positions "
+                    f"and the same padding, and other targets, found none for example {example} of "
                     f"{len(batch)}; use more examples, or give the task its own counterfactual"
                 )
             chosen.append(int(places[torch.randint(len(places), (1,), generator=draw)]))

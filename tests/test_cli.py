@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 
@@ -94,6 +95,15 @@ def test_presets_and_tasks_are_listed_as_they_are(capsys):
     names = [row[0] for row in rows(capsys, "tasks")[2:] if row[0]]
     assert set(names) <= set(dir(tasks)) and {"RetrievalTask", "TemplateTask"} < set(names)
     assert all(issubclass(getattr(tasks, name), tasks.Task) for name in names)
+
+
+def test_presets_of_any_task_are_listed(monkeypatch, capsys):
+    model = SimpleNamespace(layers=2, heads=1)
+    for task, said in (({"words": 5, "name": "own"}, "own, words 5"), ({"name": "own"}, "own")):
+        own = SimpleNamespace(to_dict=lambda task=task: task)
+        recipe = SimpleNamespace(task=own, model=model, steps=7, batch=8)
+        monkeypatch.setattr("retrieval_interp.config.PRESETS", {"own": recipe})
+        assert rows(capsys, "presets")[2:] == [["own", said, "2 x 1", "7 x 8"]]
 
 
 def test_changes_of_circuits_are_one_line_each():

@@ -19,6 +19,8 @@ from tests.tiny_run import save_run
 QUICK = ["--examples", "64", "--tolerance", "0.06"]
 TINY = ["--model.layers", "2", "--model.d-model", "8", "--batch", "4", "--no-compile"]
 
+PAIR = {"answers": ["c"], "wrong_answers": ["d"]}
+
 # What is refused: the command, its options, and what the one line on stderr says.
 BAD = [
     ("ablate", "--ckpt smal", "'smal': expected a file, .* one of: .*small"),
@@ -65,13 +67,30 @@ BAD = [
     ("why", "--prompt a --task indirect-objects", "expected one of --prompt, --pairs"),
     ("why", "--model equations --prompt xy --answer 1 --wrong 2", "tokenizer knows, found 'xy'"),
     ("why", "--model small --controls -1", "--controls: expected at least 0"),
-    ("why", "--model small --keep 2", "keep: expected a share above 0"),
     ("reproduce", "--only C99", "expected some of C1, C2, .*, found 'C99'"),
     ("llm", "plot", "found none"),
     ("list", "models", "models"),
     ("ablate", "--circuit none.json", "none.json: expected a circuit"),
     ("ablate", "--circuit half.json", "half.json: circuit: expected JSON"),
 ]
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("why", "--pairs half.json", "pairs: expected JSON"),
+        ("why", "--pairs empty.json", "pairs: prompts: expected a list"),
+        ("why", "--pairs alike.json", "some of different prompts .* found none in 1"),
+        ("why", "--task indirect-objects --keep 2", "--keep: expected a share above 0 and below"),
+        ("scan", "--model smollm2", "expected text .* add --text FILE"),
+    ],
+)
+def test_what_can_be_is_checked_before_a_model_is_loaded(
+    name, options, message, folder, run_command_in_process, monkeypatch
+):
+    monkeypatch.delattr("retrieval_interp.commands.command.load_model")
+    done = run_command_in_process(name, *options.split(), cwd=folder)
+    assert done.returncode == 2 and re.search(message, done.stderr), done.stderr
 
 
 def circuit_of(*path, layer=0, **more):
@@ -88,6 +107,7 @@ def folder(tmp_path_factory):
     for name, text in {
         "empty": '{"heads": []}',
         "half": "{",
+        "alike": json.dumps({"prompts": [{**PAIR, "clean": "a b", "corrupt": "a b"}]}),
         "far": circuit_of("s0", "s2", layer=9),
         "later": circuit_of("s5", "s0"),
         "other": circuit_of("s0", "s2", task={"name": "retrieval", "steps": 5}),

@@ -12,6 +12,8 @@ from retrieval_interp.commands.command import parse_options
 from retrieval_interp.storage.files import shipped_checkpoints
 from retrieval_interp.views.tables import terminal_width, text_table
 
+_SIZES = ("steps", "hops", "length", "graph", "pairs")  # of the tasks here, what says most
+
 
 @dataclass(frozen=True)
 class ListOptions:
@@ -64,5 +66,9 @@ def _tables() -> dict[str, list[list[str]]]:
 
 def _named(task: dict[str, Any], model: dict[str, Any]) -> tuple[str, str]:
     """A task with its parameter that says most, and the sizes of a model."""
-    size = next(name for name in ("steps", "hops", "length", "graph", "pairs") if name in task)
-    return f"{task['name']}, {size} {task[size]}", f"{model['layers']} x {model['heads']}"
+    fields = [
+        *(name for name in _SIZES if name in task),
+        *(name for name in task if name != "name"),
+    ]
+    size = f", {fields[0]} {task[fields[0]]}" if fields else ""
+    return f"{task['name']}{size}", f"{model['layers']} x {model['heads']}"

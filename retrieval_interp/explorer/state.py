@@ -111,7 +111,11 @@ def example_map(bench: Workbench, selected: Selection, framed: set[HeadPath]) ->
 
     rows = [[cell(at, *pair) for pair in enumerate(row)] for at, row in enumerate(pattern)]
     names = [{"name": token, "label": token} for token in tokens]
-    return {"tokens": names, "rows": rows, "counterfactual": bench.counterfactual_of(selected.example)}
+    return {
+        "tokens": names,
+        "rows": rows,
+        "counterfactual": bench.counterfactual_of(selected.example),
+    }
 
 
 def choices(bench: Workbench, head: Head) -> list[Row]:
