@@ -6,7 +6,7 @@ Every method returns something that a notebook draws and a terminal prints; noth
 import asyncio
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from html import escape
 from pathlib import Path
@@ -37,12 +37,7 @@ from retrieval_interp.tasks.structured import check_sampling, from_data
 from retrieval_interp.tasks.training_task import counted
 from retrieval_interp.training import choose_device
 from retrieval_interp.views.ablations_view import ablations_view
-from retrieval_interp.views.attention import (
-    attention_view,
-    checked,
-    position_labels,
-    role_maps,
-)
+from retrieval_interp.views.attention import attention_view, checked, position_labels, role_maps
 from retrieval_interp.views.page import View, register_displays, render
 from retrieval_interp.views.report import render_report, score_drawing, score_parts, with_kept
 from retrieval_interp.views.score_text import describe, score_table, unlearned_text, verdict
@@ -103,7 +98,8 @@ class _Step(NamedTuple):
 class Workbench:
     """A model and the circuit supposed so far: change it, measure it, draw it, keep it.
 
-    `refresh` of each of the `listeners` is called after a change.
+    `batch` holds the examples of the `test` split that everything is measured on; `refresh` of each
+    of the `listeners` is called after a change.
     """
 
     model: Any
@@ -119,9 +115,9 @@ class Workbench:
     def __post_init__(self) -> None:
         check_sampling(self.examples, self.seed, self.stated)
         self.heads, device = scorer.heads_of(self.model), next(self.model.parameters()).device
-        batch = draw_batch(self.task, self.examples, self.seed, device, "test")
-        self.order = role_order(batch)
-        self.scorer = Scorer(self.model, self.task, batch)
+        self.batch = draw_batch(self.task, self.examples, self.seed, device, "test")
+        self.order = role_order(self.batch)
+        self.scorer = self._plain_scorer = Scorer(self.model, self.task, self.batch)
         self._intact = self.scorer.base_losses.mean(dim=1)
         self._steps = [self._measured(self.scorer.empty_circuit)]
         self._score: CircuitScore | None = None
@@ -129,11 +125,6 @@ class Workbench:
         self._model_as_opened = self._fingerprint()
         self.listeners: weakref.WeakSet[Any] = weakref.WeakSet()
         register_displays()
-
-    @property
-    def batch(self) -> Batch:
-        """The examples of the `test` split that everything is measured on."""
-        return self.scorer.batch
 
     @cached_property
     def counterfactual(self) -> Batch:
@@ -210,17 +201,19 @@ class Workbench:
         below = f"{'' if loss < self.tolerance else 'not '}below {self.tolerance:.4g}"
         said = f"{self.task.loss_name} {loss:.4f} +- {se:.4f}"
         if keeps_some(self.circuit):
-            lost, nothing = self._losses_of_nothing - self._intact, self._losses_of_nothing.mean()
-            gap = float(lost.mean())
-            if gap <= 2 * standard_error(lost) or nothing < self.tolerance:
-                shown = self.counterfactual_of(0)
+            lost = self._losses_of_nothing - self._intact
+            gap, shown = float(lost.mean()), self.counterfactual_of(0)
+            nothing = self.intact_loss + gap
+            if gap > 2 * standard_error(lost) and nothing >= self.tolerance:
+                share = f"{1 - (loss - self.intact_loss) / gap:.0%}"
                 return (
-                    f"{said}, {below}; with nothing kept it is {nothing:.4f}, intact "
-                    f"{self.intact_loss:.4f}: the counterfactual takes nothing away that matters"
-                    f"{f'; of example 0 it is {shown!r}' if shown else ''}"
+                    f"{said}, {below}; {share} of what the counterfactual takes away is recovered"
                 )
-            share = f"{1 - (loss - self.intact_loss) / gap:.0%}"
-            return f"{said}, {below}; {share} of what the counterfactual takes away is recovered"
+            return (
+                f"{said}, {below}; with nothing kept it is {nothing:.4f}, intact "
+                f"{self.intact_loss:.4f}: the counterfactual takes nothing away that matters"
+                f"{shown and f'; of example 0 it is {shown!r}'}"
+            )
         heads = f"{len(self.circuit.mechanisms)} of {counted(len(self.heads), 'head')}"
         beats = ", better than the intact model" if better else ""
         return f"{said} with {heads} replaced, {below}{beats}"
@@ -297,17 +290,20 @@ class Workbench:
                 circuit = suppose(circuit, line)
         return circuit
 
-    def _scorer_for(self, circuit: Circuit) -> Scorer:
-        """The present scorer, or one with the counterfactual's attention if that is missing."""
-        if self.batch.counterfactual is not None or not keeps_some(circuit):
-            return self.scorer
-        batch = with_counterfactual(self.model, self.batch, self.counterfactual)
+    @cached_property
+    def _keeping_scorer(self) -> Scorer:
+        """Of the same examples with the counterfactual's attention; its runs are slower."""
+        plain = self._plain_scorer.batch
+        batch = with_counterfactual(self.model, plain, self.counterfactual)
         return Scorer(self.model, self.task, batch)
+
+    def _scorer_for(self, circuit: Circuit) -> Scorer:
+        return self._keeping_scorer if keeps_some(circuit) else self._plain_scorer
 
     @cached_property
     def _losses_of_nothing(self) -> Float[Tensor, " batch"]:
         """The losses with all heads as on the counterfactual prompts."""
-        return self.scorer.each(keeping(self.scorer.empty_circuit, self.heads, ()))
+        return self._keeping_scorer.each(keeping(self.scorer.empty_circuit, self.heads, ()))
 
     def check_head(self, head: Head) -> Head:
         """Refuse a head that the model does not have."""
@@ -319,11 +315,8 @@ class Workbench:
     def _measured(self, circuit: Circuit) -> _Step:
         """Run a circuit, and keep what runs of others that differ little can use again."""
         scorer = self._scorer_for(circuit)
-        if scorer.batch.counterfactual is not None and not keeps_some(circuit):  # runs are slower
-            batch = replace(scorer.batch, counterfactual=None)
-            scorer = Scorer(self.model, self.task, batch)
-        loss = scorer.rebase(circuit)
-        self.scorer, each = scorer, scorer.base_losses.mean(dim=1)
+        loss, each = scorer.rebase(circuit), scorer.base_losses.mean(dim=1)
+        self.scorer, self.batch = scorer, scorer.batch
         gain = self._intact - each
         better = float(gain.mean()) > 2 * standard_error(gain)
         return _Step(circuit, loss, standard_error(each), better)

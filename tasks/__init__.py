@@ -1,8 +1,7 @@
 """The tasks: generators of inputs, targets and roles, and the losses of answers.
 
-Those that models are trained on are forms of the retrieval problem of
-https://arxiv.org/abs/2411.12118, section 3; others ask language models. Names are imported on first
-use, so that commands start without torch; `__init__.pyi` lists them.
+Most are forms of the retrieval problem of https://arxiv.org/abs/2411.12118, section 3. Names are
+imported on first use, so that commands start without torch; `__init__.pyi` lists them.
 """
 
 import ast

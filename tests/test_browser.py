@@ -197,13 +197,12 @@ def test_a_circuit_is_clicked_together_without_jupyter(tmp_path):
         assert ri.Circuit.from_json(download.value.path().read_text(), 7) == expected.circuit
         page.screenshot(path=tmp_path / "explore.png")
         # As it is next to another output of the package, whose style sheet comes later.
-        sizes = (
-            "[...document.querySelectorAll('.ri-explorer *')].map(part => "
-            "[part.getBoundingClientRect().width, part.getBoundingClientRect().height])"
+        boxes = (
+            "[...document.querySelectorAll('.ri-explorer *')].map(it => it.getBoundingClientRect())"
         )
-        alone = page.evaluate(sizes)
+        alone = page.evaluate(boxes)
         page.add_style_tag(content=asset("style.css"))
-        assert page.evaluate(sizes) == alone
+        assert page.evaluate(boxes) == alone
 
 
 @pytest.mark.slow

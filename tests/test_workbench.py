@@ -54,15 +54,12 @@ def test_asking_for_a_loss_changes_nothing(bench):
 def test_examples_and_seed_are_the_benchs():
     bench = ri.open("small", examples=16, seed=3, progress=lambda items, what: items)
     bench.suppose("L4.H0 s0<-s4")
-    asked = bench.model, bench.task, bench.circuit
-    found = bench.alternatives(time=0.01).data.circuits
-    expected, others = (
-        ri.alternatives(*asked, examples=16, seed=seed, time=0.01).circuits for seed in (3, 0)
-    )
-    assert found[bench.circuit] == expected[bench.circuit] != others[bench.circuit]
+    asked = bench.model, bench.task
+    found = bench.alternatives(time=0.01).data
+    expected = ri.alternatives(*asked, bench.circuit, examples=16, seed=3, time=0.01)
+    assert found.circuits[bench.circuit] == expected.circuits[bench.circuit]
     how = {"examples": 8, "upto": "heads", "controls": 0}
-    expected, others = (ri.why(*asked[:2], seed=seed, **how).intact for seed in (3, 0))
-    assert bench.why(**how).data.intact == expected != others
+    assert bench.why(**how).data.intact == ri.why(*asked, seed=3, **how).intact
 
 
 def test_changes_are_taken_back_one_by_one_and_circuits_kept(bench, tmp_path):

@@ -66,9 +66,6 @@ def _tables() -> dict[str, list[list[str]]]:
 
 def _named(task: dict[str, Any], model: dict[str, Any]) -> tuple[str, str]:
     """A task with its parameter that says most, and the sizes of a model."""
-    fields = [
-        *(name for name in _SIZES if name in task),
-        *(name for name in task if name != "name"),
-    ]
-    size = f", {fields[0]} {task[fields[0]]}" if fields else ""
+    names = [name for name in (*_SIZES, *task) if name in task and name != "name"]
+    size = f", {names[0]} {task[names[0]]}" if names else ""
     return f"{task['name']}{size}", f"{model['layers']} x {model['heads']}"

@@ -52,15 +52,12 @@ def main(argv: Sequence[str], prog: str = "retrieval-interp why") -> None:
     options = command.parse_options(WhyOptions, argv, prog)
     options.check(Path(options.model), options.pairs)
     _check(options)
-    pairs = None
-    if options.pairs is not None:
-        pairs = read_json(read_text(options.pairs, "pairs"), "pairs")
+    text = None if options.pairs is None else read_text(options.pairs, "pairs")
     with command.saying("loading PyTorch and the model"):
         from retrieval_interp.tasks.words.given_texts import read_pairs
         from retrieval_interp.views.why_view import why_text, why_to_dict
 
-        if options.pairs is not None:
-            pairs = read_pairs(pairs)
+        pairs = None if text is None else read_pairs(read_json(text, "pairs"))
         model, task = command.load_model(options.model, options.device)
     prompt = _asked(options, model, task, pairs), options.answer, options.wrong
     names = ("counterfactual", "keep", "upto", "examples", "seed", "time", "controls")

@@ -73,6 +73,7 @@ def page_state(bench: Workbench, selected: Selection) -> dict[str, Any]:
         "row": path and path_row(bench, path),
         "choices": choices(bench, selected.head),
         "look": example_map(bench, selected, framed),
+        "counterfactual": bench.counterfactual_of(selected.example),
     }
 
 
@@ -110,12 +111,7 @@ def example_map(bench: Workbench, selected: Selection, framed: set[HeadPath]) ->
         }
 
     rows = [[cell(at, *pair) for pair in enumerate(row)] for at, row in enumerate(pattern)]
-    names = [{"name": token, "label": token} for token in tokens]
-    return {
-        "tokens": names,
-        "rows": rows,
-        "counterfactual": bench.counterfactual_of(selected.example),
-    }
+    return {"tokens": [{"name": token, "label": token} for token in tokens], "rows": rows}
 
 
 def choices(bench: Workbench, head: Head) -> list[Row]:

@@ -135,10 +135,8 @@ def read_pairs(data: Any) -> tuple[Pair, ...]:
     prompts = data.get("prompts") if isinstance(data, dict) else None
     pairs: tuple[Pair, ...] = from_data(tuple[Pair, ...], prompts, "pairs: prompts")
     if not any(p.answers and p.wrong_answers and p.clean != p.corrupt for p in pairs):
-        raise InputError(
-            "pairs: expected some of different prompts with answers and wrong answers, found none in "
-            f"{len(pairs)}"
-        )
+        what = "pairs of different prompts with answers and wrong answers"
+        raise InputError(f"pairs: expected {what}, found none in {len(pairs)}")
     return pairs
 
 
