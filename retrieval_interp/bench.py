@@ -293,8 +293,7 @@ class Workbench:
     @cached_property
     def _keeping_scorer(self) -> Scorer:
         """Of the same examples with the counterfactual's attention; its runs are slower."""
-        plain = self._plain_scorer.batch
-        batch = with_counterfactual(self.model, plain, self.counterfactual)
+        batch = with_counterfactual(self.model, self._plain_scorer.batch, self.counterfactual)
         return Scorer(self.model, self.task, batch)
 
     def _scorer_for(self, circuit: Circuit) -> Scorer:
