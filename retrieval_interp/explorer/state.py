@@ -123,8 +123,8 @@ def choices(bench: Workbench, head: Head) -> list[Row]:
         found.setdefault(propose(attention, kind, least), kind)
     found[role_mean(attention)] = "role-mean"
     if keeps_some(circuit):  # then a head keeps all, its row that differs most, or nothing
-        there: Any = bench.batch.counterfactual
-        there = attention_by_role(there[:, head.layer], bench.batch.roles)[0].cpu()
+        layers: Any = bench.batch.counterfactual
+        there = attention_by_role(layers[head.layer].pattern, bench.batch.roles)[0].cpu()
         change = attention - there[head.head]
         kept = Counterfactual(rows=(int(change.abs().sum(-1).argmax()),))
         found = {ORIGINAL: "keeps all", kept: "keeps a row", Counterfactual(): "keeps nothing"}

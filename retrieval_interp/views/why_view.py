@@ -10,6 +10,7 @@ from markupsafe import Markup
 
 from retrieval_interp.circuits.circuit import Circuit, Head, HeadPath, RolePath
 from retrieval_interp.circuits.counterfactual.explanation import LEVEL_HEADER, Explanation
+from retrieval_interp.circuits.counterfactual.origin import Origin
 from retrieval_interp.circuits.counterfactual.search import Share
 from retrieval_interp.circuits.counterfactual.units import MetricTask, Unit
 from retrieval_interp.circuits.draw.layout import role_order
@@ -21,7 +22,17 @@ from retrieval_interp.views.attention import checked, patterns_on, position_labe
 from retrieval_interp.views.page import View, record_rows, render
 from retrieval_interp.views.tables import wrapped
 
-UNITS = ("kept", "kind", "attention", "counterfactual", "without it", "enables")
+UNITS = (
+    "kept",
+    "kind",
+    "attention",
+    "counterfactual",
+    "without it",
+    "without its attention",
+    "without its values",
+    "in redraws",
+    "enables",
+)
 
 
 class _Kept(Shared):
@@ -52,7 +63,7 @@ def _plain(value: Any, names: Sequence[str]) -> Any:
     """Records and numbers as JSON data; units and paths as text."""
     if isinstance(value, (Unit, HeadPath)):
         return value.text(names)
-    if isinstance(value, (Share, Measured)):
+    if isinstance(value, (Share, Measured, Origin)):
         return value._asdict()
     if isinstance(value, tuple):
         return [_plain(each, names) for each in value]
@@ -80,9 +91,14 @@ def why_view(
     labels = position_labels(model, found.task, some, 0)
     names, there = found.task.role_names, some.counterfactual
     assert there is not None
-    both = torch.stack([layer[0] for layer in patterns_on(model, some)]), there[0].cpu()
-    heads = sorted({score.unit.head for score in found.units})
-    patterns = {str(head): [thousandths(each[head]) for each in both] for head in heads}
+    here = patterns_on(model, some)
+    patterns = {
+        str(head): [
+            thousandths(here[head.layer][0, head.head]),
+            thousandths(there[head.layer].pattern[0, head.head].float().cpu()),
+        ]
+        for head in sorted({score.unit.head for score in found.units})
+    }
     html = render(
         "why.html",
         name=f"why-{uuid.uuid4().hex[:12]}",
@@ -121,24 +137,31 @@ def why_drawing(found: Explanation, model: Any) -> str:
         MetricTask(found.task),
         {path: score.enables for path, score in scores.items()},
         found.batch,
-        when="it does not keep its own attention",
+        when="it writes what it writes on the counterfactual",
         notes={path: f"{score.without.share - whole:+.0%}" for path, score in scores.items()},
     )
 
 
 def _unit_rows(found: Explanation) -> list[list[str]]:
     names = found.task.role_names
+
+    def percent(share: Share | None) -> str:
+        return "" if share is None else f"{share.share:.0%}"
+
     return [
         [
             score.unit.text(names),
             score.kind,
             f"{score.attention:.2f}",
             f"{score.other:.2f}",
-            f"{score.without.share:.0%}",
+            percent(score.without),
+            percent(score.attention_gone),
+            percent(score.values_gone),
+            f"{score.stability:.0%}",
             ", ".join(
-                f"{each.path.text(names)} ({each.side}, {each.attention:.2f} to "
-                f"{each.when_cut:.2f})"
-                for each in score.enables
+                f"{enabled.path.text(names)} ({enabled.side}, {enabled.attention:.2f} to "
+                f"{enabled.when_cut:.2f})"
+                for enabled in score.enables
             ),
         ]
         for score in found.units
