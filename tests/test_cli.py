@@ -14,7 +14,7 @@ from retrieval_interp.commands.list import main as list_
 from retrieval_interp.config import PRESETS
 from retrieval_interp.storage.checkpoint import load_checkpoint, shipped_checkpoints
 from retrieval_interp.tasks import RetrievalTask
-from tests.terminal import on_terminal, run
+from tests.terminal import run
 
 TASK = RetrievalTask()
 
@@ -55,16 +55,6 @@ def test_every_command_says_how_it_was_called(name, monkeypatch):
 def test_modules_that_are_commands(module, start):
     done = subprocess.run([sys.executable, "-m", *module], capture_output=True, text=True)
     assert done.stdout.startswith(start) and (done.returncode, done.stderr) == (0, "")
-
-
-@pytest.mark.slow
-def test_a_usage_error_is_one_plain_line_on_a_terminal_too():
-    """The option parser writes in colours where standard output is a terminal."""
-    command = [sys.executable, "-m", "retrieval_interp", "scan", "--seed", "x"]
-    piped = subprocess.run(command, capture_output=True, text=True)
-    status, shown = on_terminal(command)
-    assert status == piped.returncode == 2 and piped.stdout == ""
-    assert shown == piped.stderr and shown.count("\n") == 1 and shown[:-1].isprintable()
 
 
 # list
