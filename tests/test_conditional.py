@@ -11,7 +11,7 @@ from retrieval_interp.commands.train import train_options
 from retrieval_interp.model import ModelConfig, build_model
 from retrieval_interp.tasks import path_graph
 from retrieval_interp.tasks.graph import Node
-from tests.test_model import randomize
+from tests.oracles import randomize
 
 ALL = [
     ri.ConditionalRetrievalTask(chains, graph=graph, dim=4, tables=tables)

@@ -24,8 +24,8 @@ from retrieval_interp.circuits.scores.score import score_circuit
 from retrieval_interp.circuits.scores.scorer import Scorer, is_unlearned
 from retrieval_interp.model import ModelConfig, build_model
 from retrieval_interp.tasks import InputError, RetrievalTask, Task
+from tests.oracles import naive_mse
 from tests.terminal import COLUMNS, set_size
-from tests.test_scoring import naive_mse
 
 
 @pytest.fixture(scope="module")
