@@ -1,53 +1,20 @@
-"""Commands on a terminal of 80 columns (a pty) and through a pipe, in this process.
-
-Loading the libraries again for each command would take seconds.
-"""
+"""Commands as a user runs them, in this process: loading the libraries again would take seconds."""
 
 import contextlib
 import re
-import struct
 import sys
-import threading
 from io import StringIO
-
-import pytest
 
 from retrieval_interp import __main__ as cli
 
-pty = pytest.importorskip("pty")
 COLUMNS = 80
 
 
-def set_size(terminal, columns):
-    import fcntl
-    import termios
+class Screen(StringIO):
+    """What is written to a terminal."""
 
-    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
-
-
-@contextlib.contextmanager
-def terminal(columns=COLUMNS):
-    """A file that is a terminal, and a list of what was written to it, once the block has ended."""
-    end, own = pty.openpty()
-    set_size(own, columns)
-    written, text = [], []
-
-    def read():
-        with (
-            contextlib.suppress(OSError),
-            open(end, "rb", buffering=0) as screen,
-        ):  # at its end: EIO
-            while part := screen.read(4096):
-                written.append(part)
-
-    reader = threading.Thread(target=read)
-    reader.start()
-    try:
-        with open(own, "w") as file:
-            yield file, text
-    finally:
-        reader.join()
-        text.append(b"".join(written).decode().replace("\r\n", "\n"))
+    def isatty(self):
+        return True
 
 
 def lines_of(text):
@@ -57,30 +24,21 @@ def lines_of(text):
 
 
 def run(monkeypatch, *arguments, columns=None, prog="retrieval-interp"):
-    """`retrieval-interp ARGUMENTS` in this process.
-
-    On a terminal of so many columns, or through a pipe if None.
+    """`retrieval-interp ARGUMENTS` on a terminal of so many columns, or through a pipe if None.
 
     Returns:
-        The exit status, standard output and standard error; on a terminal both together.
+        The exit status, standard output and standard error.
     """
     monkeypatch.setattr(sys, "argv", [prog, *map(str, arguments)])
     monkeypatch.setattr("retrieval_interp.commands.command._on_signals", lambda handler: None)
-    if columns is None:
-        monkeypatch.delenv("COLUMNS", raising=False)
-        out, errors = StringIO(), StringIO()
-        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(errors):
-            return _status(), out.getvalue(), errors.getvalue()
-    monkeypatch.setenv("COLUMNS", str(columns))  # Python asks the terminal of the process otherwise
-    with terminal(columns) as (file, text):
-        with contextlib.redirect_stdout(file), contextlib.redirect_stderr(file):
-            status = _status()
-    return status, text[0], ""
-
-
-def _status():
-    try:
-        cli.run()
-    except SystemExit as stop:
-        return stop.code or 0
-    return 0
+    out, errors, status = StringIO(), StringIO(), 0
+    monkeypatch.delenv("COLUMNS", raising=False)
+    if columns is not None:
+        out, errors = Screen(), Screen()
+        monkeypatch.setenv("COLUMNS", str(columns))
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(errors):
+        try:
+            cli.run()
+        except SystemExit as stop:
+            status = stop.code or 0
+    return status, out.getvalue(), errors.getvalue()
