@@ -35,13 +35,6 @@ class _Parser(argparse.ArgumentParser):
         raise InputError(f"{message.removeprefix('argument ')}; see {self.prog} --help")
 
 
-class _Switch(argparse.Action):
-    """True by its first name, False by its second: `--model.mlp` and `--model.no-mlp`."""
-
-    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: Any = None) -> None:
-        setattr(namespace, self.dest, option_string == self.option_strings[0])
-
-
 def parse_options(cls: type[T], argv: Sequence[str], prog: str, default: T | None = None) -> T:
     """Read a dataclass from the command line; `--help` prints its docstring and exits.
 
@@ -79,33 +72,33 @@ def _add_options(parser: Any, cls: Any, default: Any, within: str = "") -> list[
         names, required = [f"--{prefix}{name}"], value is dataclasses.MISSING
         if get_origin(kind) is Annotated:
             kind, *names = get_args(kind)
-        many, choices = get_origin(kind) is tuple, get_args(_inner(kind))
+        many, optional = get_origin(kind) is tuple, type(None) in get_args(kind)
+        kind = get_args(kind)[0] if many or optional else kind
         if value not in (None, "", dataclasses.MISSING):
             text += f" (default: {' '.join(map(str, value)) if many else value})"
         how: dict[str, Any] = {"help": text, "default": None if required else value}
-        if kind is bool:
-            names.append(f"--{prefix}no-{name}")
-            how |= {"action": _Switch, "nargs": 0}
-        elif choices:
-            how |= {"type": partial(_value, kind), "choices": choices}
-        else:
-            how |= {"type": partial(_value, kind), "metavar": _inner(kind).__name__.upper()}
-        if many:
-            how["nargs"] = "*"
         if names[0].startswith("-"):
             how |= {"dest": key, "required": required}
         elif not required:
             how["nargs"] = "?"
-        parser.add_argument(*names, **how)
+        if kind is bool:
+            names.append(f"--{prefix}no-{name}")
+            parser.add_argument(names[0], action="store_true", **how)
+            how["help"] = f"switch {names[0]} off."
+            parser.add_argument(names[1], action="store_false", **how)
+        else:
+            choices = get_args(kind)
+            how |= {"choices": choices} if choices else {"metavar": kind.__name__.upper()}
+            how |= {"nargs": "*"} if many else {}
+            parser.add_argument(*names, type=partial(_value, kind, optional), **how)
         added += names
     return added
 
 
-def _value(kind: Any, word: str) -> Any:
+def _value(kind: Any, optional: bool, word: str) -> Any:
     """A word of the command line as a value."""
-    if type(None) in get_args(kind) and word == "None":
+    if optional and word == "None":
         return None
-    kind = _inner(kind)
     choices, expected = get_args(kind), "a whole number" if kind is int else "a number"
     try:
         if choices and word not in choices:
@@ -114,12 +107,6 @@ def _value(kind: Any, word: str) -> Any:
     except ValueError as error:
         text = error if isinstance(error, InputError) else f"expected {expected}, found {word!r}"
         raise argparse.ArgumentTypeError(str(text)) from None
-
-
-def _inner(kind: Any) -> Any:
-    """The type of what a tuple holds, or of a value that may be None."""
-    has_inner = get_origin(kind) is tuple or type(None) in get_args(kind)
-    return get_args(kind)[0] if has_inner else kind
 
 
 def _attributes(cls: type) -> dict[str, str]:
