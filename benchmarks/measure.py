@@ -19,7 +19,7 @@ from retrieval_interp.training import choose_device
 from retrieval_interp.views.tables import text_table
 
 ROOT = Path(__file__).parent.parent
-sys.path.append(str(ROOT))  # for tests.random_models
+sys.path.append(str(ROOT))  # for tests.oracles
 Rows = list[dict[str, Any]]
 
 

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 import retrieval_interp as ri
 from retrieval_interp.training import compiled, keep_freed_memory
-from tests.test_model import stock_transformer
+from tests.oracles import stock_transformer
 
 Forward = Callable[[Tensor], Tensor]
 

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
-from typing import Any, Literal
+from typing import Any
 
 from retrieval_interp.circuits.mechanisms import MECHANISMS, ORIGINAL, Cut, Mechanism
 from retrieval_interp.circuits.paths import Head as Head
@@ -195,7 +195,6 @@ class _File:
     heads: tuple[dict[str, Any], ...]
     task: dict[str, Any] = field(default_factory=dict)
     role_names: tuple[str, ...] = ()
-    rest: Literal["zero"] = "zero"  # in older files
     enabling: tuple[str, ...] = ()
     redundant: tuple[tuple[str, ...], ...] = ()
     unfinished: str = ""

@@ -116,12 +116,23 @@ def arrange(graph: RetrievalGraph, chains: int, tables: Tables) -> Arrangement:
 
 @dataclass(frozen=True)
 class _Symbols:
-    chains: int = number(4, least=1)  # number of chains, N
-    dim: int = number(4, least=2)  # dimensions of a symbol, K; even, for cosine-sine pairs
-    curriculum: bool = True  # ask for everything retrieved (implicit curriculum) or the last only
-    position: Position = "pair"  # one encoding per pair (equation 1) or per token
-    base: float = 10_000.0  # of the rotary frequencies
-    # As drawn, as in the paper, or scaled to length 1, which makes matching exact.
+    """What all tasks of vectors have.
+
+    Attributes:
+        chains: number of chains, N.
+        dim: dimensions of a symbol, K; even, for cosine-sine pairs.
+        curriculum: ask for everything retrieved (implicit curriculum) or the last only.
+        position: one encoding per pair (equation 1) or per token.
+        base: of the rotary frequencies.
+        tokens: symbols as drawn (gaussian, as in the paper), or scaled to length 1, which makes
+            matching exact.
+    """
+
+    chains: int = number(4, least=1)
+    dim: int = number(4, least=2)
+    curriculum: bool = True
+    position: Position = "pair"
+    base: float = 10_000.0
     tokens: Tokens = "gaussian"
 
 
@@ -230,9 +241,12 @@ class RetrievalTask(VectorTask):
     A chain has the symbols x_0..x_D; pair d is (x_{d-1}, x_d). A sequence has T = N (2D + 1)
     positions. With Gaussian symbols an answer of zeros scores 1, the mean of all candidates
     1 - 1/N.
+
+    Attributes:
+        steps: induction steps per chain, D.
     """
 
-    steps: int = number(3, least=1)  # induction steps per chain, D
+    steps: int = number(3, least=1)
 
     name: ClassVar[str] = "retrieval"
 
@@ -255,11 +269,14 @@ class ConditionalRetrievalTask(VectorTask):
 
     On a path the examples equal those of `RetrievalTask`. A query with several symbols takes
     several tokens.
+
+    Attributes:
+        graph: what each step depends on.
+        tables: a statement for every combination of key values (full, as in the paper's prompts),
+            or only the chains' own.
     """
 
-    graph: RetrievalGraph = GRAPHS["triple"]  # what each step depends on
-    # A statement for every combination of key values (full, as in the paper's prompts), or only the
-    # chains' own.
+    graph: RetrievalGraph = GRAPHS["triple"]
     tables: Tables = "full"
 
     name: ClassVar[str] = "conditional"

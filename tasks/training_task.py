@@ -45,15 +45,14 @@ class TrainingTask(Task):
             _KINDS[cls.name] = cls
 
     @classmethod
-    def named(cls, name: str | None) -> type["TrainingTask"]:
-        """The class of a name in files, of this package or imported before; old files have none."""
+    def named(cls, name: Any) -> type["TrainingTask"]:
+        """The class that files call so, of this package or imported before."""
         for exported in dir(tasks):  # loaded by this, and then known
             getattr(tasks, exported)
-        kind = _KINDS.get("retrieval" if name is None else name)
-        if kind is None:
-            known = " or ".join(map(repr, sorted(_KINDS)))
-            raise InputError(f"expected the name {known}, found {name!r:.60}")
-        return kind
+        if name not in (known := sorted(_KINDS)):
+            expected = " or ".join(map(repr, known))
+            raise InputError(f"expected the name {expected}, found {name!r:.60}")
+        return _KINDS[name]
 
     def __post_init__(self) -> None:
         check_fields(self, "task")

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 
 import retrieval_interp as ri
-from tests.test_model import stock_transformer
+from tests.oracles import stock_transformer
 
 Example = tuple[list[int], list[int], list[list[int]]]  # tokens, targets, roles by chain
 LETTERS, STARRED, END = range(4), range(4, 8), 8  # tokens: a b c d, a* b* c* d*, END

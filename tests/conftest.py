@@ -57,7 +57,7 @@ def small():
 @pytest.fixture(scope="session")
 def hooked():
     """A HookedTransformer on tokens, for the task `Lookup`."""
-    from tests.test_own_model import hooked_model
+    from tests.oracles import hooked_model
 
     return hooked_model()
 

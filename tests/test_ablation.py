@@ -3,36 +3,11 @@ import torch
 
 from retrieval_interp.circuits.circuit import Circuit, Head, RolePath
 from retrieval_interp.circuits.hooks import ablated
-from retrieval_interp.circuits.mechanisms import IDENTITY, UNIFORM, OneHot, Where
+from retrieval_interp.circuits.mechanisms import IDENTITY, UNIFORM, OneHot
 from retrieval_interp.tasks import InputError
+from tests.oracles import hooks_left, naive_outputs
 
 ONE_HOT = OneHot((RolePath(0, 2), RolePath(2, 1)))
-
-
-def hooks_left(model):
-    return sum(
-        len(point.fwd_hooks) + len(point._forward_hooks) for point in model.hook_dict.values()
-    )
-
-
-def naive_outputs(model, circuit, batch):
-    """One plain hook a head, set by hand."""
-    hooks = []
-    for (layer, head), mechanism in circuit.mechanisms.items():
-
-        def replace(old, hook, head=head, mechanism=mechanism):
-            new = old.clone()
-            if mechanism.kind == "cut":
-                for example in range(len(batch)):
-                    for chain in batch.roles[example].tolist():
-                        for path in mechanism.paths:
-                            new[example, head, chain[path.dest], chain[path.src]] = 0
-            else:
-                new[:, head] = mechanism.pattern(Where.of(batch, causal=True))
-            return new
-
-        hooks.append((f"blocks.{layer}.attn.hook_pattern", replace))
-    return model.run_with_hooks(batch.inputs, fwd_hooks=hooks)
 
 
 def test_replacing_attention_equals_hooks_set_by_hand(task, model):

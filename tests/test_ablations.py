@@ -20,9 +20,7 @@ from retrieval_interp.circuits.scores.control import allowed_paths, random_circu
 from retrieval_interp.circuits.scores.enabling import enabled_by
 from retrieval_interp.circuits.scores.scorer import Scorer
 from retrieval_interp.tasks import RetrievalTask
-from tests.random_models import random_heads
-from tests.test_mechanisms import PATHS
-from tests.test_scoring import naive_mse
+from tests.oracles import PATHS, naive_mse, random_heads
 
 
 @pytest.mark.parametrize("least", [0.0, 0.2])

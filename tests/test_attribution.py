@@ -10,9 +10,7 @@ from retrieval_interp.circuits.mechanisms import IDENTITY, ORIGINAL, UNIFORM
 from retrieval_interp.circuits.scores.scorer import Scorer
 from retrieval_interp.model import ModelConfig, build_model
 from retrieval_interp.tasks import InputError, RetrievalTask
-from tests.test_ablation import hooks_left
-from tests.test_model import bridge_of, randomize, without_norms
-from tests.test_own_model import Lookup, hooked_model
+from tests.oracles import Lookup, bridge_of, hooked_model, hooks_left, randomize, without_norms
 
 TASK = RetrievalTask(chains=1, steps=2, dim=4)
 EMPTY = Circuit({}, 5)

@@ -60,7 +60,6 @@ def row(**changes):
         ([], r"circuit: expected an object, found \[\]"),
         ({}, "expected the key 'heads', which is missing"),
         ({"heads": [], "extra": 1}, "expected the keys .* found 'extra'"),
-        ({"heads": [], "rest": "nothing"}, "rest: expected 'zero'.* found 'nothing'"),
         ({"heads": [], "enabling": [3]}, r"enabling\[0\]: expected text, found 3"),
         ({"heads": [row(mechanism="role-mean")]}, "expected the key 'weights' for a role-mean"),
         ({"heads": [{"layer": 0}]}, r"heads\[0\]: expected the key 'head'"),

@@ -1,8 +1,10 @@
-"""`retrieval-interp`: the overview, and the command list."""
+"""What commands print: the overview, help, lists, and that it fits 80 columns and 100 in a pipe."""
 
+import contextlib
 import re
 import subprocess
 import sys
+from io import StringIO
 from types import SimpleNamespace
 
 import pytest
@@ -15,9 +17,58 @@ from retrieval_interp.commands.list import main as list_
 from retrieval_interp.config import PRESETS
 from retrieval_interp.storage.checkpoint import load_checkpoint, shipped_checkpoints
 from retrieval_interp.tasks import RetrievalTask
-from tests.terminal import run
+from retrieval_interp.views.tables import text_table, wrapped
 
 TASK = RetrievalTask()
+COLUMNS, PIPED = 80, 100
+RESULTS = shipped_checkpoints()["small"].parent.parent / "results"
+SMALL = RESULTS / "small.circuit.json"
+SHOWN = {
+    "list": ["list"],
+    "bound": ["bound", "--steps", 1, 2, 128],
+    "ablate": ["ablate", "--model", "small", "--circuit", SMALL, "--examples", 16],
+    "cross entropy": [
+        *["ablate", "--ckpt", "k-hop", "--circuit", RESULTS / "k-hop.circuit.json"],
+        *["--examples", 8, "--json", "numbers.json"],
+    ],
+    "scan": ["scan", "--ckpt", "small", "--examples", 8],
+    "why": ["why", "--ckpt", "small", "--examples", 16, "--controls", 2],
+    "reproduce": ["reproduce", "--only", "C2", "C3", "C4", "C5"],
+}
+
+
+class Screen(StringIO):
+    """What is written to a terminal."""
+
+    def isatty(self):
+        return True
+
+
+def lines_of(text):
+    """What stood on the screen, line by line; a bar writes many states of one line."""
+    plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text)
+    return [part.rstrip() for line in plain.split("\n") for part in line.split("\r")]
+
+
+def run(monkeypatch, *arguments, columns=None, prog="retrieval-interp"):
+    """`retrieval-interp ARGUMENTS` on a terminal of so many columns, or through a pipe if None.
+
+    Returns:
+        The exit status, standard output and standard error.
+    """
+    monkeypatch.setattr(sys, "argv", [prog, *map(str, arguments)])
+    monkeypatch.setattr("retrieval_interp.commands.command._on_signals", lambda handler: None)
+    out, errors, status = StringIO(), StringIO(), 0
+    monkeypatch.delenv("COLUMNS", raising=False)
+    if columns is not None:
+        out, errors = Screen(), Screen()
+        monkeypatch.setenv("COLUMNS", str(columns))
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(errors):
+        try:
+            cli.run()
+        except SystemExit as stop:
+            status = stop.code or 0
+    return status, out.getvalue(), errors.getvalue()
 
 
 def test_the_overview_has_every_command_in_a_line(monkeypatch):
@@ -105,3 +156,46 @@ def test_changes_of_circuits_are_one_line_each():
         "L1.H0: uniform -> original",
         "L2.H0: original -> shared s0<-s2 s0<-s6",
     ]
+
+
+# What fits
+
+
+@pytest.mark.parametrize("name", SHOWN)
+def test_every_command_fits_a_terminal_and_a_pipe(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    shown = [run(monkeypatch, *SHOWN[name], columns=columns) for columns in (COLUMNS, None)]
+    (status, narrow, bars), (piped_status, piped, _) = shown
+    assert status == piped_status == 0
+    assert [line for line in lines_of(narrow + bars) if len(line) > COLUMNS] == []
+    assert [line for line in piped.splitlines() if len(line) > PIPED] == []
+    assert "\x1b" not in piped and "\r" not in piped
+    # No word is broken: both have the same words, dashes of tables aside.
+    words = {word for word in piped.split() if word.strip("-")}
+    assert words <= {word for line in lines_of(narrow) for word in line.split()}
+
+
+@pytest.mark.parametrize("name", cli.COMMANDS)
+def test_every_help_fits_a_terminal(name, monkeypatch):
+    status, out, _ = run(monkeypatch, name, "--help", columns=COLUMNS)
+    assert status == 0 and [line for line in lines_of(out) if len(line) > COLUMNS] == []
+
+
+def test_prose_is_broken_at_spaces_alone():
+    text = "a-very-long-name/of/a/file.json was read\n\nL0.H0 s0<-s2 follows"
+    assert wrapped(text, 12) == [
+        "a-very-long-name/of/a/file.json", "was read", "", "L0.H0 s0<-s2", "follows",
+    ]  # fmt: skip
+    assert wrapped(text, None) == text.splitlines()
+    assert wrapped("one two three", 8, 2) == ["one two", "  three"]
+
+
+@pytest.mark.parametrize("width", [40, 60, 80])
+def test_tables_keep_to_a_width_and_break_no_word(width):
+    header = ["path", "meaning", "loss, cut live", "what it does"]
+    row = ["L0.H0 s2<-s1", "B <- A of A->B", "0.0797", "enables L2.H0 s0<-s2 and L4.H0 s0<-s4"]
+    lines = text_table(header, [row], right=(2,), width=width)
+    assert max(map(len, lines)) <= width
+    words = {word for line in lines for word in line.split() if word.strip("-")}
+    assert words == {word for text in (*header, *row) for word in text.split()}
+    assert text_table(header, [row]) == text_table(header, [row], width=500)

@@ -10,7 +10,7 @@ from retrieval_interp.circuits.hooks import ablated
 from retrieval_interp.circuits.mechanisms import UNIFORM
 from retrieval_interp.circuits.runs.means import mean_attention
 from retrieval_interp.tasks import RetrievalTask
-from tests.random_models import PAIRINGS, random_heads
+from tests.oracles import PAIRINGS, random_heads
 
 VARIANCE = 1 / 8  # of a component of a unit token in 8 dimensions
 

@@ -17,7 +17,7 @@ def test_presets_survive_json(name):
 @pytest.mark.parametrize(
     ("data", "text"),
     [
-        ({"task": {"position": "word"}}, "r: task: position: expected 'pair' or 'token'"),
+        ({"task": {"name": "retrieval", "position": "x"}}, "r: task: position: expected 'pair' or"),
         ({"learning_rate": float("nan")}, "learning_rate to be at least 0, found nan"),
         ({"cooldown": 0.0}, r"cooldown in \(0, 1\], found 0.0"),
         ({"steps": 0}, "steps to be at least 1, found 0"),

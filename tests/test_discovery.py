@@ -4,6 +4,7 @@ import contextlib
 import itertools
 import json
 import os
+import struct
 import sys
 import weakref
 from dataclasses import replace
@@ -24,8 +25,7 @@ from retrieval_interp.circuits.scores.score import score_circuit
 from retrieval_interp.circuits.scores.scorer import Scorer, is_unlearned
 from retrieval_interp.model import ModelConfig, build_model
 from retrieval_interp.tasks import InputError, RetrievalTask, Task
-from tests.terminal import COLUMNS, set_size
-from tests.test_scoring import naive_mse
+from tests.oracles import naive_mse
 
 
 @pytest.fixture(scope="module")
@@ -346,14 +346,16 @@ def test_an_unfinished_circuit_says_so_in_files_and_text(small):
 
 @pytest.mark.slow
 def test_ctrl_c_on_a_terminal_gives_the_best_circuit_so_far(tmp_path):
+    import fcntl
     import pty
+    import termios
 
     command = [sys.executable, "-m", "retrieval_interp", "ablate", "--examples", "64"]
     command += ["--save-circuit", "circuit.json", "--json", "numbers.json"]
     pid, end = pty.fork()
     if pid == 0:
         os.chdir(tmp_path)
-        set_size(0, COLUMNS)
+        fcntl.ioctl(0, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 80, 0, 0))
         os.execv(sys.executable, command)
     shown, pressed, part = b"", False, b" "
     while part:

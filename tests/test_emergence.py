@@ -21,7 +21,7 @@ from retrieval_interp.emergence.series import loss_emergence, path_emergence
 from retrieval_interp.storage.checkpoint import load_checkpoint, save_checkpoint
 from retrieval_interp.tasks import InputError
 from retrieval_interp.tasks.structured import to_data
-from tests.test_scoring import naive_mse
+from tests.oracles import naive_mse
 
 LINES = ["L0.H0 shared s4<-s3 s4<-s4 s6<-s5", "L2.H0 one-hot s0<-s2 s4<-s6", "L4.H0 one-hot s0<-s4"]
 ON = {0: 200, 2: 300, 4: 500}  # the step from which a layer attends as it was trained to

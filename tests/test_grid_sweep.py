@@ -17,34 +17,15 @@ from filelock import FileLock
 from retrieval_interp.commands.sweep import main as sweep
 from retrieval_interp.storage.checkpoint import load_checkpoint
 from retrieval_interp.storage.files import lock_folder
-from retrieval_interp.sweep.cells import Job, in_process, read_results, run_jobs
-from retrieval_interp.sweep.grid import make_grid
+from retrieval_interp.sweep.cells import in_process, run_jobs
 from retrieval_interp.tasks import InputError
+from tests.tiny_run import GRID, command, results, smoke
 
-GRID = make_grid("section7-ic", "smoke")
 NAMES = [cell.name for cell in GRID.cells]
-
-
-def job(folder, cell):
-    return Job(cell.name, GRID.cell_recipe(cell), folder, "cpu", 1, compile=False)
-
-
-def command(*arguments):
-    return [sys.executable, "-m", "retrieval_interp", "sweep", *map(str, arguments)]
 
 
 def run(*arguments):
     return subprocess.run(command(*arguments), capture_output=True, text=True)
-
-
-def smoke(out, grid="section7-ic"):
-    return ["--grid", grid, "--scale", "smoke", "--out", out, "--device", "cpu", "--threads", 1]
-
-
-def results(out):
-    """What the cells say, but for the seconds they took."""
-    found = read_results(out, GRID)
-    return {cell: {**result, "seconds": 0.0} for cell, result in found.items()}
 
 
 def stamps(out):

@@ -4,9 +4,7 @@ import pytest
 import torch
 
 import retrieval_interp as ri
-from tests.test_model import bridge_of
-from tests.test_own_model import hooked_model
-from tests.test_why import FAMILIES, bridge
+from tests.oracles import FAMILIES, bridge_of, hooked_model, untrained_bridge
 
 ALL, RIGHT = slice(None), "It changed L1.H1 and nothing else."
 OTHERS = "It changed L1.H0, L1.H2 and L1.H3, too"
@@ -29,7 +27,9 @@ def hooks_of(model):
 @pytest.mark.parametrize("kind", [*FAMILIES, "hooked", "native"])
 def test_what_a_hook_did(kind, tmp_path):
     """Mistakes of thought-anchors #7, nnsight #525 and pyvene #158 among them."""
-    model = bridge(kind, tmp_path) if kind in FAMILIES else hooked_model(n_heads=4, d_head=4)
+    model = (
+        untrained_bridge(kind, tmp_path) if kind in FAMILIES else hooked_model(n_heads=4, d_head=4)
+    )
     model = bridge_of(model) if kind == "native" else model
     outputs, head, z = model(torch.arange(6)[None]), zero(ALL, ALL, 1), "blocks.1.attn.hook_z"
     before, pattern = hooks_of(model), z.replace("_z", "_pattern")

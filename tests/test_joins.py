@@ -16,8 +16,7 @@ from retrieval_interp.circuits.runs.means import mean_attention, mean_patterns
 from retrieval_interp.circuits.scores.enabling import enabled_by
 from retrieval_interp.circuits.scores.scorer import Scorer
 from retrieval_interp.tasks import InputError
-from tests.test_model import bridge_of
-from tests.test_own_model import Lookup, hooked_model
+from tests.oracles import Lookup, bridge_of, hooked_model
 
 
 def sources_by_hand(path, chains, number):

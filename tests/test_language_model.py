@@ -6,7 +6,7 @@ import torch
 import retrieval_interp as ri
 from retrieval_interp.circuits import Scorer, discover, parse_circuit, score_circuit
 from retrieval_interp.circuits.hooks import ablated
-from tests.test_model import randomize, stock_transformer
+from tests.oracles import by_hand, randomize, stock_transformer
 
 TASK = ri.EquationsTask(chains=3, steps=2)
 
@@ -43,47 +43,6 @@ def test_scores_equal_whole_runs_with_hooks(model):
         torch.testing.assert_close(scorer.losses(circuit), expected, atol=1e-5, rtol=0)
     scored = score_circuit(model, TASK, parse_circuit(lines, TASK), batch, controls=2)
     assert scored.combined_loss == pytest.approx(float(expected.mean()), abs=1e-5)
-
-
-def by_hand():
-    """A model of one step: layer 0 looks two words back, layer 1 for the line of that word.
-
-    Words are unit vectors in three blocks of the residual stream: the word itself, what stands
-    before the `=` of its line, and the answer.
-    """
-    task = ri.EquationsTask(chains=3, steps=1, curriculum=False)
-    n, length = task.d_in, task.n_positions
-    width = 3 * n + length
-    model = stock_transformer(
-        n_layers=2, n_heads=1, d_model=width, d_head=width, n_ctx=length, d_vocab=n,
-        d_vocab_out=n, attn_only=True, normalization_type=None, seed=0, device="cpu",
-    )  # fmt: skip
-    eye, zero = torch.eye(n), torch.zeros(width, width)
-    own, before, answer = (slice(block * n, (block + 1) * n) for block in range(3))
-    place = slice(3 * n, width)
-    back = torch.zeros(length, length)
-    back[torch.arange(2, length), torch.arange(length - 2)] = 1000.0
-    weights = {name: torch.zeros_like(value) for name, value in model.named_parameters()}
-    weights["embed.W_E"][:, own] = eye
-    weights["pos_embed.W_pos"][:, place] = torch.eye(length)
-    weights["unembed.W_U"][answer] = 50 * eye
-    for layer in range(2):
-        for name in "QKVO":
-            weights[f"blocks.{layer}.attn.W_{name}"][0] = zero
-    first, second = ({k: f"blocks.{layer}.attn.W_{k}" for k in "QKVO"} for layer in range(2))
-    weights[first["Q"]][0, place, place] = back
-    weights[first["K"]][0, place, place] = torch.eye(length)
-    weights[first["V"]][0, own, own] = eye
-    weights[first["O"]][0, own, before] = eye
-    weights[second["Q"]][0, before, own] = 1000 * eye
-    weights[second["K"]][0, before, own] = eye
-    # Never to a `?`, which holds the word before the `=`, too.
-    weights[second["Q"]][0, own, n] = 1.0
-    weights[second["K"]][0, task.vocabulary.index("?"), n] = -1e6
-    weights[second["V"]][0, own, own] = eye
-    weights[second["O"]][0, own, answer] = eye
-    model.load_state_dict(weights, strict=False)
-    return model, task
 
 
 @torch.no_grad()

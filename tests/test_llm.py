@@ -5,9 +5,7 @@ import json
 import math
 import random
 import re
-import runpy
 import sys
-import warnings
 from collections import Counter
 from pathlib import Path
 
@@ -206,16 +204,10 @@ def test_parameters_out_of_range_are_refused(how, text):
         retrieval(**how)
 
 
-def test_without_inspect_the_command_says_what_to_install(monkeypatch, capsys):
+def test_without_inspect_the_command_says_what_to_install(monkeypatch, run_command_in_process):
     monkeypatch.setitem(sys.modules, "inspect_ai", None)
-    monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)
-    monkeypatch.setattr(sys, "argv", ["retrieval_interp/__main__.py", "llm", "plot", "."])
-    monkeypatch.delitem(sys.modules, "retrieval_interp.commands.llm", raising=False)
-    monkeypatch.delitem(sys.modules, "retrieval_interp.__main__", raising=False)
-    with pytest.raises(SystemExit) as stop:
-        runpy.run_module("retrieval_interp", run_name="__main__")
-    assert stop.value.code == 2
-    assert "pip install 'retrieval-interp[llm]'" in capsys.readouterr().err
+    done = run_command_in_process("llm", "plot", ".")
+    assert done.returncode == 2 and "pip install 'retrieval-interp[llm]'" in done.stderr
 
 
 def test_the_entry_point_names_a_module_with_all_formulations():

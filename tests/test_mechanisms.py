@@ -20,9 +20,6 @@ from retrieval_interp.circuits.mechanisms import (
 from retrieval_interp.tasks import InputError, RetrievalTask
 
 TASK = RetrievalTask(chains=3, steps=2, dim=2)
-# Sequence order of the roles when D = 2: a source may not come after its destination.
-ORDER = {3: 0, 4: 1, 1: 2, 2: 3, 0: 4}
-PATHS = [(dest, src) for dest in range(5) for src in range(5) if ORDER[src] <= ORDER[dest]]
 
 
 def test_uniform_spreads_over_what_the_mask_allows_and_identity_stays():

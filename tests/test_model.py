@@ -1,52 +1,13 @@
 import copy
-import warnings
 
 import pytest
 import torch
-from transformer_lens import HookedTransformer, HookedTransformerConfig
 from transformer_lens.components.attention import Attention
 from transformer_lens.components.transformer_block import TransformerBlock
-from transformer_lens.config import TransformerBridgeConfig
-from transformer_lens.model_bridge.bridge import TransformerBridge
 
-from retrieval_interp.circuits.models.transformer import VectorTransformer
 from retrieval_interp.model import ModelConfig, build_model
 from retrieval_interp.tasks import RetrievalTask
-
-
-def stock_transformer(tokenizer=None, **cfg):
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "HookedTransformer is deprecated", DeprecationWarning)
-        return HookedTransformer(HookedTransformerConfig(**cfg), tokenizer).eval()
-
-
-def bridge_of(model):
-    """A bridge with a HookedTransformer's weights."""
-    names = "n_layers n_heads d_model d_head d_mlp n_ctx d_vocab d_vocab_out attn_only"
-    sizes = {name: getattr(model.cfg, name) for name in (*names.split(), "normalization_type")}
-    sizes |= {"act_fn": "gelu_new", "positional_embedding_type": "standard"}
-    cfg = TransformerBridgeConfig(**sizes)
-    bridge = TransformerBridge.boot_native(cfg)
-    bridge.load_state_dict(as_bridge(dict(model.named_parameters())), strict=True)
-    return bridge.eval()
-
-
-def without_norms(n_layers=3, n_ctx=15):
-    cfg = HookedTransformerConfig(
-        n_layers=n_layers, n_heads=2, d_model=16, d_head=8, n_ctx=n_ctx, d_vocab=8, d_vocab_out=8,
-        attn_only=True, act_fn="gelu_new", normalization_type=None, device="cpu", seed=0,
-    )  # fmt: skip
-    return VectorTransformer(cfg)
-
-
-def randomize(model):
-    """Weights in which biases and layer norms matter too."""
-    generator = torch.Generator().manual_seed(0)
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            if name != "pos_embed.W_pos":
-                parameter.add_(0.2 * torch.randn(parameter.shape, generator=generator))
-    return model
+from tests.oracles import randomize, stock_transformer
 
 
 @pytest.mark.parametrize("compiling", [True, False])
@@ -94,34 +55,6 @@ def test_a_stock_hooked_transformer_has_the_same_weights_and_outputs(task, mlp):
     inputs = task.sample(4).inputs
     outputs = stock(inputs @ stock.W_E, start_at_layer=0)
     torch.testing.assert_close(outputs, model(inputs), atol=1e-5, rtol=0)
-
-
-def as_bridge(ours, cfg=None):
-    """What `convert_tl_checkpoint` of TransformerLens 4 does, as far as it is needed here."""
-    weights = {
-        "embed.weight": ours["embed.W_E"],
-        "pos_embed.weight": ours["pos_embed.W_pos"],
-        "ln_final.weight": ours["ln_final.w"],
-        "ln_final.bias": ours["ln_final.b"],
-        "unembed.weight": ours["unembed.W_U"].T,
-        "unembed.bias": ours["unembed.b_U"],
-    }
-    for layer in range(sum(name.endswith("W_Q") for name in ours)):
-        block = f"blocks.{layer}."
-        mlp = f"{block}mlp.W_in" in ours
-        for norm in ("ln1", "ln2") if mlp else ("ln1",):
-            weights[f"{block}{norm}.weight"] = ours[f"{block}{norm}.w"]
-            weights[f"{block}{norm}.bias"] = ours[f"{block}{norm}.b"]
-        for name in "QKV":
-            weight = ours[f"{block}attn.W_{name}"]  # [head d_model d_head]
-            weights[f"{block}attn.{name.lower()}.weight"] = weight.transpose(1, 2).flatten(0, 1)
-            weights[f"{block}attn.{name.lower()}.bias"] = ours[f"{block}attn.b_{name}"].flatten()
-        weights[f"{block}attn.o.weight"] = ours[f"{block}attn.W_O"].flatten(0, 1).T
-        weights[f"{block}attn.o.bias"] = ours[f"{block}attn.b_O"]
-        for name in ("in", "out") if mlp else ():
-            weights[f"{block}mlp.{name}.weight"] = ours[f"{block}mlp.W_{name}"].T
-            weights[f"{block}mlp.{name}.bias"] = ours[f"{block}mlp.b_{name}"]
-    return weights
 
 
 def test_the_same_seed_gives_the_same_weights_and_leaves_the_random_state_alone(task, config):

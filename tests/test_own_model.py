@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-import torch.nn.functional as F
 from transformer_lens.config import TransformerBridgeConfig
 from transformer_lens.model_bridge.bridge import TransformerBridge
 
@@ -10,36 +9,8 @@ import retrieval_interp as ri
 from retrieval_interp.circuits import RolePath, Scorer
 from retrieval_interp.circuits.hooks import Hooked
 from retrieval_interp.circuits.mechanisms import RoleMean, Where
-from tests.test_ablation import naive_outputs
-from tests.test_model import bridge_of, randomize, stock_transformer
+from tests.oracles import LOOKUP_SIZES, Lookup, bridge_of, hooked_model, naive_outputs
 
-
-class Lookup(ri.Task):
-    """A start without a role, four pairs of words, then every first word again."""
-
-    role_names = ("s0", "s1", "s2")
-    loss_name = "cross entropy"
-
-    def sample(self, n, seed=0, device="cpu", split="train", start=0):
-        splits = ["train", "validation", "discovery", "test"]
-        generator = torch.Generator().manual_seed(4 * seed + splits.index(split))
-        keys = torch.rand(start + n, 16, generator=generator)[start:]
-        words = keys[:, :12].argsort(1)[:, :8]
-        key = 2 * keys[:, 12:].argsort(1)
-        inputs = torch.cat([torch.full((n, 1), 12), words, words.gather(1, key)], dim=1)
-        roles = torch.stack([torch.arange(9, 13).expand(n, -1), key + 1, key + 2], dim=-1)
-        return ri.Batch(inputs, words.gather(1, key + 1), roles).to(device)
-
-    def example_losses(self, outputs, batch):
-        logits = outputs[:, -4:].transpose(1, 2)
-        return F.cross_entropy(logits, batch.targets, reduction="none").mean(dim=1, keepdim=True)
-
-
-SIZES = {
-    "n_layers": 2, "n_heads": 2, "d_model": 16, "d_head": 8, "d_mlp": 32, "n_ctx": 13,
-    "d_vocab": 13, "d_vocab_out": 13, "act_fn": "gelu_new",
-    "normalization_type": "LN",
-}  # fmt: skip
 CIRCUITS = [
     [],
     ["L0.H0 uniform", "L1.H1 uniform"],
@@ -56,10 +27,6 @@ CIRCUITS = [
 @pytest.fixture(scope="module")
 def task():
     return Lookup()
-
-
-def hooked_model(**sizes):
-    return randomize(stock_transformer(**{**SIZES, "seed": 0, "device": "cpu", **sizes}))
 
 
 @pytest.fixture(scope="module")
@@ -122,7 +89,8 @@ def test_what_a_bridge_shows_is_what_was_used(task, bridge):
 @torch.no_grad()
 def test_heads_that_share_keys_and_values_get_their_own(task):
     cfg = TransformerBridgeConfig(
-        **{**SIZES, "n_heads": 4, "n_key_value_heads": 2}, positional_embedding_type="standard"
+        **{**LOOKUP_SIZES, "n_heads": 4, "n_key_value_heads": 2},
+        positional_embedding_type="standard",
     )
     bridge = TransformerBridge.boot_native(cfg).eval()
     batch = task.sample(6)

@@ -9,8 +9,8 @@ import pytest
 import retrieval_interp as ri
 from retrieval_interp.tasks.sampling import SPLITS
 from retrieval_interp.tasks.words import names as lists
-from retrieval_interp.tasks.words.prompts import LinearPrompt
 from tests import paper_prompts as paper
+from tests.paper_prompts import answer_of, sentences_of, solve
 
 FORMULATIONS = [
     ri.EquationsPrompt(),
@@ -88,72 +88,6 @@ def test_names_are_distinct_single_words():
         names = kind.take(10_000)
         assert len(set(names)) == 10_000 and all(name.isalpha() for name in names)
     assert lists.letters(28)[25:] == ("z", "aa", "ab")
-
-
-# What leads to the answer, for an independent solver: regular expressions, in which <role+ending>
-# stands for a symbol. Those of a line are numbered from pair 1 on.
-NUMBER = r"What is the value of {}\? Say directly only the numeric value, without any other words\."
-SENTENCES = {
-    "equations": [NUMBER.format("<s0>"), "<{}> = <{}>"],
-    "lives-with": [
-        r"Where does <s0> live\? Say directly only the name of the city, without any other words\.",
-        "<{}> lives (?:in|with) <{}>",
-    ],
-    "kingdoms": [
-        r"Who has <s0>\? Say directly the name without other words\.",
-        r"<s2> causes <s1>\.",
-        r"<s4> contains <s3>\.",
-        r"<s6+ists> eat <s5>\.",
-        r"<s8+ans> believe in <s7+ism>\.",
-        r"<s10> lives in <s9+a>\.",
-    ],
-    "functions": [
-        NUMBER.format(r"<alias@question>\(<variable@question>\)"),
-        "<alias@definition> = <function@definition>",
-        "<variable@definition> = <argument@definition>",
-        r"<function@table>\(<argument@table>\) = <value@table>",
-    ],
-    "relatives": [
-        r"Where does <person@question> live\? "
-        r"Say directly only the name, without any other words\.",
-        r"<person@work> works as an? <profession@work>\.",
-        r"<profession@rule+s> live with their <relation@rule+s>\.",
-        r"<person@family+s> <relation@family> is <relative@family>\.",
-        r"<relative@home> lives in <country@home>\.",
-    ],
-}
-
-
-def symbol_of(role):
-    return int(role[1:]) // 2 if role[1:].isdecimal() else role.partition("@")[0]
-
-
-def solve(text, sentences, **words):
-    """The printed words that lead to an answer, by role."""
-    symbols = {symbol_of(role): word for role, word in words.items()}
-    for sentence in sentences:
-        marks = [mark.partition("+") for mark in re.findall("<(.*?)>", sentence)]
-        parts = [f"({symbols.get(symbol_of(role), '.+?')}{ending})" for role, _, ending in marks]
-        pattern = re.sub("<.*?>", "{}", sentence).format(*parts)
-        lines = [re.fullmatch(pattern, line, re.IGNORECASE) for line in text.splitlines()]
-        (found,) = filter(None, lines)
-        for (role, _, ending), word in zip(marks, found.groups()):
-            words[role], symbols[symbol_of(role)] = word, word[: len(word) - len(ending)]
-    return words
-
-
-def sentences_of(formulation):
-    asked, *sentences = SENTENCES[formulation.name]
-    if isinstance(formulation, LinearPrompt) and len(sentences) == 1:
-        pairs = range(1, 2 * formulation.steps, 2)
-        sentences = [sentences[0].format(f"s{role}", f"s{role + 1}") for role in pairs]
-    return [asked, *sentences]
-
-
-def answer_of(formulation, text):
-    """The answer, by following the chain."""
-    words = list(solve(text, sentences_of(formulation)).values())
-    return words[-2 if formulation.name == "kingdoms" else -1]
 
 
 @pytest.mark.parametrize("formulation", FORMULATIONS + OTHERS, ids=repr)

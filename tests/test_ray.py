@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from retrieval_interp.sweep.cells import read_results, run_cell
-from tests.test_grid_sweep import GRID, command, job, results, smoke
+from tests.tiny_run import GRID, command, job, results, smoke
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from retrieval_interp.circuits.hooks import ablated
 from retrieval_interp.circuits.mechanisms import Cut
 from retrieval_interp.tasks import RetrievalTask
 from retrieval_interp.views.score_text import path_table
-from tests.test_scoring import naive_mse
+from tests.oracles import naive_mse
 
 TOLERANCE = 0.05 / 8  # for symbols of variance 1/8
 

@@ -27,9 +27,7 @@ from retrieval_interp.circuits.runs.role_runs import RoleRuns
 from retrieval_interp.circuits.runs.runs import HookRuns, make_runs
 from retrieval_interp.model import ModelConfig, build_model
 from retrieval_interp.tasks import InputError, RetrievalTask
-from tests.test_ablation import naive_outputs
-from tests.test_mechanisms import PATHS
-from tests.test_model import randomize, without_norms
+from tests.oracles import PATHS, naive_outputs, randomize, without_norms
 
 TASK = RetrievalTask(chains=3, steps=2, dim=4)
 BATCH = TASK.sample(4, seed=3)

@@ -24,9 +24,7 @@ from retrieval_interp.tasks import InputError
 from retrieval_interp.tasks.words.given_texts import NextTokenTask
 from retrieval_interp.views.scan_view import scan_text, scan_to_dict, scan_verdict, scan_view
 from tests.browser import needs_chromium, page_in_chromium
-from tests.test_ablation import naive_outputs
-from tests.test_own_model import hooked_model
-from tests.test_text_task import byte_pairs
+from tests.oracles import byte_pairs, hooked_model, naive_outputs
 
 SEQUENCES = [[1, 2, 3, 1, 2, 4, 5], [6, 7, 6, 7, 8], [3, 3, 3, 9], [2, 9, 4, 2, 9]]
 
@@ -125,7 +123,7 @@ def test_heads_can_be_replaced_by_their_means_alone():
 
 
 def test_text_is_cut_into_windows_of_the_models_tokens(hooked):
-    tokenizer = byte_pairs()
+    tokenizer = byte_pairs(["a = b; b = 3; "] * 9)
     task = NextTokenTask.from_text("a = b; b = 3; " * 9, tokenizer, length=20)
     assert {sequence[0] for sequence in task.sequences} == {tokenizer.bos_token_id}
     lengths = [len(sequence) for sequence in task.sequences]

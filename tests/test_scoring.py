@@ -13,7 +13,7 @@ from retrieval_interp.circuits.scores.scorer import Scorer
 from retrieval_interp.model import ModelConfig, build_model
 from retrieval_interp.tasks import InputError, RetrievalTask
 from retrieval_interp.views.score_text import score_to_dict
-from tests.test_ablation import hooks_left, naive_outputs
+from tests.oracles import hooks_left, naive_mse, naive_outputs
 
 CIRCUIT = Circuit(
     {
@@ -24,17 +24,6 @@ CIRCUIT = Circuit(
     },
     n_roles=5,
 )
-
-
-def naive_mse(model, task, circuit, batch):
-    with torch.no_grad():
-        outputs = naive_outputs(model, circuit, batch)
-    errors = [
-        (outputs[example, task.n_positions - task.chains + query] - batch.targets[example, query])
-        for example in range(len(batch))
-        for query in range(task.chains)
-    ]
-    return float(torch.stack(errors).pow(2).mean())
 
 
 @pytest.mark.parametrize("mlp", [True, False])

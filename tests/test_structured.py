@@ -8,6 +8,8 @@ import retrieval_interp as ri
 from retrieval_interp.tasks import TrainingTask
 from retrieval_interp.tasks.structured import from_data, from_json, to_data
 
+PLAIN = {"name": "retrieval"}
+
 
 @dataclass(frozen=True)
 class Drawing:
@@ -25,7 +27,9 @@ def test_what_is_written_is_read_back():
     for drawing in (Drawing(ri.RetrievalTask(base=2.5)), full):
         text = json.dumps(to_data(drawing))
         assert from_json(Drawing, text, "drawing") == drawing
-    assert from_data(Drawing, {"task": {"base": 2}}, "d").task == ri.RetrievalTask(base=2.0)
+    assert from_data(Drawing, {"task": {**PLAIN, "base": 2}}, "d").task == ri.RetrievalTask(
+        base=2.0
+    )
 
 
 @pytest.mark.parametrize(
@@ -33,13 +37,17 @@ def test_what_is_written_is_read_back():
     [
         ([], r"d: expected an object, found \[\]"),
         ({}, "d: expected the key 'task', which is missing"),
-        ({"task": {"chains": 0}}, "d: task: task: expected chains .* found 0"),
-        ({"task": {"base": True}}, "d: task: base: expected a number, found True"),
-        ({"task": {}, "size": 1}, "d: expected the keys task, .*, more, found 'size'"),
-        ({"task": {}, "points": [[1]]}, r"d: points\[0\]: expected a list"),
-        ({"task": {}, "points": [["1", "a"]]}, r"points\[0\]\[0\]: expected an integer, found '1'"),
-        ({"task": {}, "color": "green"}, "d: color: expected 'red' or 'blue', found 'green'"),
-        ({"task": {}, "graph": "a <- a"}, "d: graph: graph: expected"),
+        ({"task": {"name": []}}, r"d: task: expected the name 'conditional' or .*, found \[\]"),
+        ({"task": {**PLAIN, "chains": 0}}, "d: task: task: expected chains .* found 0"),
+        ({"task": {**PLAIN, "base": True}}, "d: task: base: expected a number, found True"),
+        ({"task": PLAIN, "size": 1}, "d: expected the keys task, .*, more, found 'size'"),
+        ({"task": PLAIN, "points": [[1]]}, r"d: points\[0\]: expected a list"),
+        (
+            {"task": PLAIN, "points": [["1", "a"]]},
+            r"points.0..0.: expected an integer, found '1'",
+        ),
+        ({"task": PLAIN, "color": "green"}, "d: color: expected 'red' or 'blue', found 'green'"),
+        ({"task": PLAIN, "graph": "a <- a"}, "d: graph: graph: expected"),
     ],
 )
 def test_what_does_not_fit_is_refused_in_one_line_that_says_where(data, text):

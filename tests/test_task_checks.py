@@ -7,7 +7,7 @@ import torch
 
 import retrieval_interp as ri
 from retrieval_interp.tasks import InputError
-from tests.test_own_model import Lookup
+from tests.oracles import Lookup
 
 
 def like(base=Lookup, **attributes):

@@ -105,7 +105,7 @@ def test_tasks_of_ones_own_are_known_by_name():
         (lambda: ri.RetrievalTask().sample(1, split="dev"), "expected a split of .* found 'dev'"),
         (lambda: ri.EquationsPrompt(steps=0), "equations: expected steps .* at least 1 "),
         (lambda: from_data(TrainingTask, {"name": "x"}, "t"), "the name 'conditional' or .* 'x'"),
-        (lambda: from_data(TrainingTask, {"hops": 1}, "t"), "the keys chains, .* found 'hops'"),
+        (lambda: from_data(TrainingTask, {"name": "k-hop", "x": 1}, "t"), "the keys hops.* 'x'"),
     ],
 )
 def test_bad_parameters_are_refused(make, text, without_type_checks):

@@ -10,8 +10,8 @@ import torch
 import retrieval_interp as ri
 from examples import four_answers
 from retrieval_interp.tasks.words.template_task import NAMES, TEMPLATES
-from tests import tiny_tokenizers
-from tests.test_prompts import answer_of
+from tests import oracles
+from tests.paper_prompts import answer_of
 
 FORMULATIONS = [
     ri.EquationsPrompt(steps=3),
@@ -43,7 +43,7 @@ CAPITALS = [
 
 
 def byte_pairs(vocab_size=550):
-    return tiny_tokenizers.byte_pairs(TEXTS, vocab_size)
+    return oracles.byte_pairs(TEXTS, vocab_size)
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +54,7 @@ def rough():
 
 @pytest.fixture(scope="module")
 def bpe():
-    return tiny_tokenizers.byte_pairs(GIVINGS, 300)
+    return oracles.byte_pairs(GIVINGS, 300)
 
 
 def giving(tokenizer, **changes):
@@ -75,7 +75,7 @@ def tokens_of(task, question):
 def test_roles_are_at_the_last_token_of_their_symbols(rough, formulation):
     task = ri.PromptTask(formulation, byte_pairs() if formulation.name == "kingdoms" else rough)
     questions, tokens = task.usable(10, seed=1)
-    several = sum(map(tiny_tokenizers.check_tokens, [task] * 10, questions, tokens))
+    several = sum(map(oracles.check_tokens, [task] * 10, questions, tokens))
     assert several > 0 or formulation.name != "lives-with"
     assert {made.prompt[0] for made in tokens} == {task.tokenizer.bos_token_id}
     assert task.sample(10, seed=1).roles.tolist() == [[made.roles] for made in tokens]
@@ -86,7 +86,7 @@ def test_a_counterfactual_asks_about_another_chain(formulation):
     """Nothing but the question is another one, and so is the answer."""
     read = [formulation.sample(index) for index in range(200)]
     texts = [f"{question.prompt} {question.correct}" for question in read]
-    task = ri.PromptTask(formulation, tiny_tokenizers.byte_pairs(texts, vocab_size=1500))
+    task = ri.PromptTask(formulation, oracles.byte_pairs(texts, vocab_size=1500))
     (questions, made), batch = task.usable(10), task.sample(10)
     other = task.counterfactual(batch)
     for question, tokens, row in zip(questions, made, other.inputs):
@@ -100,8 +100,8 @@ def test_a_counterfactual_asks_about_another_chain(formulation):
 def test_roles_of_a_template_are_at_the_last_token_of_their_words(kind, bpe):
     tokenizer = {
         "bytes": lambda: bpe,
-        "llama": lambda: tiny_tokenizers.like_llama(GIVINGS, 75),
-        "words": lambda: tiny_tokenizers.whole_words(GIVINGS),
+        "llama": lambda: oracles.like_llama(GIVINGS, 75),
+        "words": lambda: oracles.whole_words(GIVINGS),
     }[kind]()
     task = giving(tokenizer)
     several, used = 0, 0
@@ -110,7 +110,7 @@ def test_roles_of_a_template_are_at_the_last_token_of_their_words(kind, bpe):
         made = tokens_of(task, question)
         if not isinstance(made, str):  # else two names begin alike
             used += 1
-            several += tiny_tokenizers.check_tokens(task, question, made)
+            several += oracles.check_tokens(task, question, made)
             at = dict(zip(task.roles, made.roles))
             assert at["S1+1"] == at["S1"] + 1
     assert used > 10 and (several > 0 or kind == "words")
@@ -140,9 +140,9 @@ def test_what_all_answers_share_belongs_to_the_prompt(kind):
     prompt = ri.EquationsPrompt(steps=3)
     texts = [*TEXTS, "0 1 2 3"]
     tokenizer = {
-        "single digits": lambda: tiny_tokenizers.byte_pairs(texts, single_digits=True),
-        "llama": lambda: tiny_tokenizers.like_llama(texts),
-        "words": lambda: tiny_tokenizers.whole_words([*texts, prompt.sample(0).prompt]),
+        "single digits": lambda: oracles.byte_pairs(texts, single_digits=True),
+        "llama": lambda: oracles.like_llama(texts),
+        "words": lambda: oracles.whole_words([*texts, prompt.sample(0).prompt]),
     }[kind]()
     task = ri.PromptTask(prompt, tokenizer)
     (question,), (tokens,) = task.usable(1)
@@ -238,7 +238,7 @@ def test_bad_arguments_are_refused_in_one_line(bpe, changes, text, without_type_
     assert "\n" not in str(refused.value)
 
 
-@pytest.mark.parametrize("kind", [tiny_tokenizers.byte_pairs, tiny_tokenizers.like_llama])
+@pytest.mark.parametrize("kind", [oracles.byte_pairs, oracles.like_llama])
 def test_indirect_objects(kind):
     names = NAMES[:30]
     texts = [t.format(IO=a, S1=b, S2=b) for t in TEMPLATES for a, b in pairwise(names)]
@@ -257,7 +257,7 @@ def test_indirect_objects(kind):
 def test_what_followed_the_last_word_is_the_answer_but_not_in_the_counterfactual(name):
     make, counterfactual = four_answers.BEHAVIOURS[name]
     known = {*four_answers.WORDS, *four_answers.ARGUMENTS}
-    task = make(tiny_tokenizers.byte_pairs([f" {word}" for word in sorted(known)] * 9, 1500))
+    task = make(oracles.byte_pairs([f" {word}" for word in sorted(known)] * 9, 1500))
 
     def followed(tokens):
         words = re.findall(r"\w+", task.tokenizer.decode(tokens))

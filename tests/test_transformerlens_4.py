@@ -16,7 +16,7 @@ from retrieval_interp.circuits.runs.runs import HookRuns, make_runs
 from retrieval_interp.storage.checkpoint import save_checkpoint
 from retrieval_interp.storage.files import shipped_checkpoints
 from retrieval_interp.tasks import InputError
-from tests.test_model import as_bridge
+from tests.oracles import as_bridge
 
 SMALL = ri.RetrievalTask(chains=3, steps=2, dim=4)
 NAMES = ["small", "transformer-d", "equations"]  # with an MLP, without, words

@@ -4,7 +4,6 @@ import os
 import site
 import subprocess
 import sys
-import tarfile
 import venv
 import zipfile
 from pathlib import Path
@@ -16,7 +15,7 @@ COPIED = ["pyproject.toml", "README.md", "LICENSE", "tasks", "circuits", "retrie
 pytestmark = pytest.mark.slow
 
 USE = """
-import os, sys, retrieval_interp as ri
+import os, retrieval_interp as ri
 print(ri.Circuit.__module__, ri.RetrievalTask.__module__, os.path.realpath(ri.__file__))
 """
 EXPECTED = ["retrieval_interp.circuits.circuit", "retrieval_interp.tasks.retrieval"]
@@ -24,62 +23,52 @@ EXPECTED = ["retrieval_interp.circuits.circuit", "retrieval_interp.tasks.retriev
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory):
-    """A checkout, so that nothing is built in this one."""
+    """A checkout, so that nothing is built in this one; without symbolic links, as on Windows."""
     source = tmp_path_factory.mktemp("checkout")
     subprocess.run(["cp", "-r", *(ROOT / name for name in COPIED), source], check=True)
     return source
 
 
-def pip(*arguments):
-    command = [sys.executable, "-m", "pip", *map(str, arguments)]
-    subprocess.run(command, check=True, capture_output=True)
+@pytest.fixture(scope="module")
+def wheel(source, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("wheel")
+    command = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation"]
+    subprocess.run([*command, "--wheel-dir", folder, source], check=True, capture_output=True)
+    return next(folder.glob("*.whl"))
 
 
-@pytest.fixture(scope="module", params=["wheel", "editable", "checkout"])
-def installed(request, source, tmp_path_factory):
-    """An environment: how it was installed, its Python, and where the package has to be found.
-
-    The libraries come from this environment, by a .pth line, without its editable copy.
-    """
+@pytest.fixture(scope="module", params=["wheel", "checkout"])
+def installed(request, source, wheel, tmp_path_factory):
+    """A Python, and where it has to find the package; the libraries are this environment's."""
     folder = tmp_path_factory.mktemp("environment")
     venv.create(folder, with_pip=False)
-    python = folder / "bin" / "python"
     packages = next((folder / "lib").glob("python*")) / "site-packages"
-    libraries = [path for path in site.getsitepackages() if Path(path).is_dir()]
-    (packages / "libraries.pth").write_text("\n".join(libraries) + "\n")
-    offline = ["--no-deps", "--no-build-isolation"]
-    install = [f"--python={python}", "install", "--ignore-installed", *offline]
+    paths = [path for path in site.getsitepackages() if Path(path).is_dir()]
     if request.param == "wheel":
-        pip("wheel", *offline, "--wheel-dir", folder, source)
-        pip(*install, *folder.glob("*.whl"))
-    elif request.param == "editable":
-        pip(*install, "--editable", source)
-    return request.param, python, packages if request.param == "wheel" else source
+        zipfile.ZipFile(wheel).extractall(packages)
+    else:
+        paths.insert(0, str(source))
+    (packages / "paths.pth").write_text("\n".join(paths) + "\n")
+    return folder / "bin" / "python", packages if request.param == "wheel" else source
+
+
+def printed(*command, **where):
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, **where)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 @pytest.mark.parametrize("own", ["tasks.py", "circuits/mine.py"])
-def test_names_are_found_beside_a_users_own(own, installed, source, tmp_path):
-    how, python, found = installed
+def test_names_are_found_beside_a_users_own(own, installed, tmp_path):
+    python, found = installed
     (tmp_path / own).parent.mkdir(exist_ok=True)
     (tmp_path / own).write_text("raise ImportError('the own module')\n")
-    (tmp_path / "use.py").write_text(USE)
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    if how == "checkout":
-        environment["PYTHONPATH"] = str(source)
-
-    where = {"cwd": tmp_path, "env": environment, "capture_output": True, "text": True}
-
-    def printed(*command):
-        done = subprocess.run(command, **where)
-        assert done.returncode == 0, done.stderr
-        return done.stdout
-
-    for use in ((python, "use.py"), (python, "-c", USE)):
-        *modules, file = printed(*use).split()
-        assert modules == EXPECTED and Path(file).is_relative_to(found)
-    assert "RetrievalTask" in printed(python, "-m", "retrieval_interp", "list", "tasks")
-    if how != "checkout":
-        assert "RetrievalTask" in printed(python.parent / "retrieval-interp", "list", "tasks")
+    *modules, file = printed(python, "-c", USE, cwd=tmp_path).split()
+    assert modules == EXPECTED and Path(file).is_relative_to(found)
+    assert "RetrievalTask" in printed(
+        python, "-m", "retrieval_interp", "list", "tasks", cwd=tmp_path
+    )
 
 
 def test_a_checkout_without_symbolic_links_works(source, tmp_path):
@@ -89,26 +78,13 @@ def test_a_checkout_without_symbolic_links_works(source, tmp_path):
         link = tmp_path / "retrieval_interp" / name
         link.unlink()
         link.write_text(f"../{name}")
-    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
-    command = [sys.executable, "-c", USE]
-    done = subprocess.run(command, cwd="/", env=environment, capture_output=True, text=True)
-    assert done.stdout.split()[:2] == EXPECTED, done.stderr
+    assert printed(sys.executable, "-c", USE, cwd=tmp_path).split()[:2] == EXPECTED
 
 
-def test_the_wheel_and_the_source_archive_hold_everything(source, tmp_path):
-    build = [sys.executable, "-m", "build", "--no-isolation", "--outdir", tmp_path, source]
-    subprocess.run(build, check=True, capture_output=True)  # the wheel is made from the archive
-    (wheel,), (archive,) = tmp_path.glob("*.whl"), tmp_path.glob("*.tar.gz")
+def test_the_wheel_holds_everything(wheel):
     names = set(zipfile.ZipFile(wheel).namelist())
-    assert {name.split("/")[0] for name in names if ".dist-info" not in name} == {
-        "retrieval_interp"
-    }
-    kinds = ("*.py", "*.pyi", "*.safetensors", "*.json", "*.html", "*.js", "*.css", "py.typed")
-    for path in (path for kind in kinds for path in (ROOT / "retrieval_interp").rglob(kind)):
-        assert str(path.relative_to(ROOT)) in names, path
-    for package in ("tasks", "circuits"):
-        for path in (ROOT / package).rglob("*.py*"):
-            if "__pycache__" not in path.parts:
-                assert f"retrieval_interp/{path.relative_to(ROOT)}" in names, path
-    with tarfile.open(archive) as tar:
-        assert any(name.endswith("tasks/retrieval.py") for name in tar.getnames())
+    kinds = ("py", "pyi", "safetensors", "json", "html", "js", "css", "typed")
+    for package in ("retrieval_interp", "tasks", "circuits"):
+        for path in (path for kind in kinds for path in (ROOT / package).rglob(f"*.{kind}")):
+            name = path.relative_to(ROOT)
+            assert str(name) in names or f"retrieval_interp/{name}" in names, path

@@ -31,45 +31,12 @@ from retrieval_interp.circuits.paths import HeadPath
 from retrieval_interp.circuits.scores.scorer import Scorer
 from retrieval_interp.explorer.state import Exploring
 from retrieval_interp.tasks import InputError
-from tests.random_models import random_heads
-from tests.test_language_model import by_hand
-from tests.tiny_tokenizers import byte_pairs
-
-SENTENCE = "When Mary and John went to the store, John gave a drink to"
-FAMILIES = ["gpt2", "llama", "qwen2", "gemma"]
-
-
-def bridge(family, folder):
-    """An untrained model of two layers of four heads, with keys that queries share."""
-    import transformers
-    from transformer_lens.model_bridge import TransformerBridge
-
-    tokenizer = byte_pairs([f"{SENTENCE} Mary Ann"] * 3, vocab_size=300)
-    sizes = {
-        "vocab_size": len(tokenizer), "hidden_size": 32, "num_hidden_layers": 2,
-        "num_attention_heads": 4, "intermediate_size": 64, "max_position_embeddings": 64,
-    }  # fmt: skip
-    configs = {
-        "gpt2": lambda: transformers.GPT2Config(
-            vocab_size=len(tokenizer), n_embd=32, n_layer=2, n_head=4, n_positions=64
-        ),
-        "llama": lambda: transformers.LlamaConfig(**sizes, num_key_value_heads=2),
-        "qwen2": lambda: transformers.Qwen2Config(**sizes, num_key_value_heads=2),
-        "gemma": lambda: transformers.GemmaConfig(**sizes, num_key_value_heads=1, head_dim=8),
-    }
-    torch.manual_seed(0)
-    model = transformers.AutoModelForCausalLM.from_config(configs[family]())
-    for parameter in model.parameters():
-        if parameter.ndim > 1:
-            torch.nn.init.normal_(parameter, std=0.3)
-    model.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return TransformerBridge.boot_transformers(str(folder), device="cpu").eval()
+from tests.oracles import FAMILIES, SENTENCE, by_hand, byte_pairs, random_heads, untrained_bridge
 
 
 @pytest.fixture(scope="module", params=FAMILIES)
 def model(request, tmp_path_factory):
-    return bridge(request.param, tmp_path_factory.mktemp(request.param))
+    return untrained_bridge(request.param, tmp_path_factory.mktemp(request.param))
 
 
 class Ending(ri.Task):
@@ -502,13 +469,13 @@ def pairs(*changes):
     ],
 )
 def test_pairs_that_do_not_fit_are_refused(tmp_path, change, message):
-    model = bridge("gpt2", tmp_path)
+    model = untrained_bridge("gpt2", tmp_path)
     with pytest.raises(InputError, match=message):
         ri.PairsTask(pairs(change), model.tokenizer)
 
 
 def test_pairs_of_prompts_are_read(tmp_path):
-    model = bridge("gpt2", tmp_path)
+    model = untrained_bridge("gpt2", tmp_path)
     prompts = [vars(pair) for pair in pairs({}, {"clean": SENTENCE.replace("store", "drink")})]
     bad = {**prompts[0], "corrupt": "When"}
     data = json.loads(json.dumps({"prompts": [*prompts, bad], "word_idxs": {"S2": 1}}))
@@ -550,7 +517,7 @@ def test_nothing_to_recover_is_said(tmp_path, small):
         )
     with pytest.raises(InputError, match="a model with a tokenizer, found none"):
         ri.why(small.model, "a = b", "a", "b")
-    model = bridge("gpt2", tmp_path)
+    model = untrained_bridge("gpt2", tmp_path)
     with pytest.raises(InputError, match="change of one token, to another of the prompt"):
         with torch.no_grad():  # whatever it reads, it answers the same
             for parameter in model.parameters():
@@ -576,7 +543,7 @@ def test_a_search_out_of_time_tells_what_it_has(monkeypatch, small):
 
 def test_another_half_of_the_pairs_is_reported(tmp_path):
     """Also its page: no request, every unit a row."""
-    model = bridge("llama", tmp_path)
+    model = untrained_bridge("llama", tmp_path)
     task = ri.PairsTask(
         pairs({}, {"clean": SENTENCE.replace("drink", "store")}) * 4, model.tokenizer
     )

@@ -1,6 +1,7 @@
-"""A tiny run, and a log of Inspect, of which tests make damaged and hostile copies."""
+"""A tiny run and a log of Inspect, to be damaged by tests, and the smoke grid."""
 
 import json
+import sys
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -11,6 +12,8 @@ from retrieval_interp.config import Recipe
 from retrieval_interp.emergence.series import Losses, Series, measure
 from retrieval_interp.model import ModelConfig, build_model
 from retrieval_interp.storage.checkpoint import save_checkpoint
+from retrieval_interp.sweep.cells import Job, read_results
+from retrieval_interp.sweep.grid import make_grid
 from retrieval_interp.tasks import RetrievalTask
 from retrieval_interp.tasks.structured import to_data
 
@@ -59,3 +62,24 @@ def log_data() -> list[Any]:
         samples=samples,
     )
     return [json.loads(log.model_dump_json(exclude_none=True))]
+
+
+GRID = make_grid("section7-ic", "smoke")
+
+
+def job(folder, cell):
+    return Job(cell.name, GRID.cell_recipe(cell), folder, "cpu", 1, compile=False)
+
+
+def command(*arguments):
+    return [sys.executable, "-m", "retrieval_interp", "sweep", *map(str, arguments)]
+
+
+def smoke(out, grid="section7-ic"):
+    return ["--grid", grid, "--scale", "smoke", "--out", out, "--device", "cpu", "--threads", 1]
+
+
+def results(out):
+    """What the cells say, but for the seconds they took."""
+    found = read_results(out, GRID)
+    return {cell: {**result, "seconds": 0.0} for cell, result in found.items()}

@@ -17,7 +17,7 @@ from elsewhere import Foreign, has, main
 import retrieval_interp as ri
 from retrieval_interp.circuits import Circuit
 from tests.built_by_hand import Example
-from tests.test_model import stock_transformer
+from tests.oracles import stock_transformer
 
 CHAPTER = "chapter1_transformers/exercises"
 MONTHLY = "monthly_algorithmic_problems"

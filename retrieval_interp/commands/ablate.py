@@ -6,8 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import tyro
-
 import retrieval_interp as ri
 from retrieval_interp.commands import command
 from retrieval_interp.progress import progress_bar
@@ -29,7 +27,7 @@ class AblateOptions(command.MeasuringOptions):
         alternatives: for so many seconds, look for other circuits that do as well.
     """
 
-    ckpt: Annotated[str, tyro.conf.arg(aliases=["--model"])] = "small"
+    ckpt: Annotated[str, "--ckpt", "--model"] = "small"
     circuit: Path | None = None
     save_circuit: Path | None = None
     tolerance: float | None = None

@@ -4,9 +4,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated
-
-import tyro
 
 from retrieval_interp.commands.command import check_outputs, parse_options, saying, tell_files
 from retrieval_interp.tasks.errors import InputError
@@ -24,8 +21,8 @@ class BoundOptions:
         json: write the numbers to this file.
     """
 
-    steps: Annotated[tuple[int, ...], tyro.conf.arg(metavar="D ...")] = DEFAULT_STEPS
-    json: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
+    steps: tuple[int, ...] = DEFAULT_STEPS
+    json: Path | None = None
 
 
 def main(argv: Sequence[str], prog: str = "retrieval-interp bound") -> None:

@@ -3,20 +3,22 @@
 Commands import heavy libraries only after their options are read.
 """
 
+import argparse
 import atexit
 import contextlib
+import dataclasses
 import difflib
-import io
+import inspect
 import re
 import signal
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from runpy import run_path
-from typing import Any, TypeVar
+from typing import Annotated, Any, NoReturn, TypeVar, cast, get_args, get_origin, get_type_hints
 
 from retrieval_interp.storage.files import shipped_checkpoints, writable
 from retrieval_interp.tasks.errors import InputError
@@ -24,86 +26,112 @@ from retrieval_interp.tasks.structured import check_sampling
 from retrieval_interp.views.tables import terminal_width, wrapped
 
 T = TypeVar("T")
-_NO_NUMBER = r"(?:no type matching|Could not find valid|could not convert).*?(\[.*?\]|'[^']*').*"
-_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _run_once = cache(run_path)
 _MAIN = ("--ckpt", "--run", "--preset", "--prompt", "--model", "--steps")  # what a word alone means
 
 
-class _Captured(io.StringIO):
-    """What is printed, with the colours and characters that standard output can show."""
-
-    encoding = property(lambda self: self.like.encoding)
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.like = sys.stdout
-
-    def isatty(self) -> bool:
-        return self.like.isatty()
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise InputError(f"{message.removeprefix('argument ')}; see {self.prog} --help")
 
 
 def parse_options(cls: type[T], argv: Sequence[str], prog: str, default: T | None = None) -> T:
-    """Read a dataclass from the command line; `--help` prints and exits."""
-    import tyro
-    from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec
+    """Read a dataclass from the command line; `--help` prints its docstring and exits.
 
-    registry = ConstructorRegistry()
-
-    @registry.primitive_rule
-    def as_text(info: Any) -> Any:
-        """A class with a `parse` method, such as a retrieval graph."""
-        if not hasattr(info.type, "parse"):
-            return None
-        return PrimitiveConstructorSpec(
-            nargs=1,
-            metavar=info.type.__name__.upper(),
-            instance_from_str=lambda words: info.type.parse(words[0]),
-            is_instance=lambda value: isinstance(value, info.type),
-            str_from_instance=lambda value: [str(value)],
-        )
-
-    given = {} if default is None else {"default": default}
-    # Where a field may be of several classes, it is of the default's.
-    more: dict[str, Any] = {"config": (tyro.conf.AvoidSubcommands,), "registry": registry, **given}
-
-    def read(words: Sequence[str]) -> tuple[T | None, str, str]:
-        """The options, what the parser printed and what it complained of."""
-        printed, errors = _Captured(), io.StringIO()
-        with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(errors):
-            try:
-                return tyro.cli(cls, args=words, prog=prog, **more), "", ""
-            except SystemExit:
-                return None, printed.getvalue(), errors.getvalue()
-
-    options, help_text, box = read(argv)
-    if options is None and help_text:
-        usage, _, rest = help_text.partition("\n")
-        print(*wrapped(_COLOUR.sub("", usage), terminal_width(), 2), rest, sep="\n", end="")
-        raise SystemExit(0)
-    if options is None:
-        names = sorted(set(re.findall(r"--[a-z][\w.-]*", read(["--help"])[1])) - {"--help"})
-        raise InputError(f"{_one_line(box, names)}; see {prog} --help")
-    return options
-
-
-def _one_line(box: str, names: Sequence[str]) -> str:
-    """The message inside the box that the option parser draws, in colours on a terminal."""
-    box = re.sub("-{5,}", "", _COLOUR.sub("", box))
-    lines = [line.strip("│╭╮╰╯─ ") for line in box.splitlines() if line.strip("│╭╮╰╯─ \t")]
-    text = lines[1:] if len(lines) > 1 and "─" in box.splitlines()[0] else lines
-    message = re.split("Argument helptext|For full helptext", " ".join(text[:9]))[0].strip()
-    if unknown := re.search(r"Unrecognized options: ([^\s,]+)", message):
-        word = unknown[1]
+    `--save-circuit` sets the field `save_circuit`. Strings in `Annotated` are the option's names
+    instead, for an alias; one without dashes is set by its place. Options of a dataclass in a field
+    `task` are called `--task.steps`, of one in a field `recipe` just `--steps`.
+    """
+    about = inspect.cleandoc(cls.__doc__ or "").partition("Attributes:")[0]
+    parser = _Parser(prog, description=about, allow_abbrev=False)
+    names = _add_options(parser, cls, default)
+    places = [name.upper() for name in names if not name.startswith("-")]
+    parser.usage = " ".join([prog, "[-h] [OPTIONS]", *places])
+    values, unknown = parser.parse_known_intermixed_args(argv)
+    if unknown:
+        word = unknown[0].partition("=")[0]
         if not word.startswith("-"):
-            given = next((name for name in _MAIN if name in names), "an option before it:")
-            return f"expected options, found {word}; write {given} {word}"
-        close = difflib.get_close_matches(word, names, 1, 0.65) or names
-        return f"expected {', '.join(close) or 'no options'}, found {word}"
-    message = re.sub(r"invalid literal.*(?='.*')", "expected a whole number, found ", message)
-    message = re.sub(_NO_NUMBER, r"expected a number, found \1", message)
-    message = re.sub(r"'None', |, 'None'", "", message).removesuffix(".")
-    return re.sub(r"^Error parsing (?:[\w.-]+: (?=\w+: expected))?", "", message)
+            option = next((name for name in _MAIN if name in names), "an option before it:")
+            parser.error(f"expected options, found {word}; write {option} {word}")
+        expected = difflib.get_close_matches(word, names, 1, 0.65) or sorted(names)
+        parser.error(f"expected {', '.join(expected)}, found {word}")
+    return cast(T, _built(cls, default, vars(values)))
+
+
+def _add_options(parser: Any, cls: Any, default: Any, within: str = "") -> list[str]:
+    """Add the options of a dataclass; returns their names."""
+    kinds, texts, added = get_type_hints(cls, include_extras=True), _attributes(cls), list[str]()
+    for field in dataclasses.fields(cls):
+        key, kind, text = within + field.name, kinds[field.name], texts.get(field.name, "")
+        value: Any = field.default if default is None else getattr(default, field.name)
+        if dataclasses.is_dataclass(value) and not hasattr(value, "parse"):
+            group = parser if key == "recipe" else parser.add_argument_group(field.name, text)
+            added += _add_options(group, type(value), value, f"{key}.")
+            continue
+        prefix, name = within.removeprefix("recipe."), field.name.replace("_", "-")
+        names, required = [f"--{prefix}{name}"], value is dataclasses.MISSING
+        if get_origin(kind) is Annotated:
+            kind, *names = get_args(kind)
+        many, optional = get_origin(kind) is tuple, type(None) in get_args(kind)
+        kind = get_args(kind)[0] if many or optional else kind
+        if value not in (None, "", dataclasses.MISSING):
+            text += f" (default: {' '.join(map(str, value)) if many else value})"
+        how: dict[str, Any] = {"help": text, "default": None if required else value}
+        if names[0].startswith("-"):
+            how |= {"dest": key, "required": required}
+        elif not required:
+            how["nargs"] = "?"
+        if kind is bool:
+            names.append(f"--{prefix}no-{name}")
+            parser.add_argument(names[0], action="store_true", **how)
+            how["help"] = f"switch {names[0]} off."
+            parser.add_argument(names[1], action="store_false", **how)
+        else:
+            choices = get_args(kind)
+            how |= {"choices": choices} if choices else {"metavar": kind.__name__.upper()}
+            how |= {"nargs": "*"} if many else {}
+            parser.add_argument(*names, type=partial(_value, kind, optional), **how)
+        added += names
+    return added
+
+
+def _value(kind: Any, optional: bool, word: str) -> Any:
+    """A word of the command line as a value."""
+    if optional and word == "None":
+        return None
+    choices, expected = get_args(kind), "a whole number" if kind is int else "a number"
+    try:
+        if choices and word not in choices:
+            raise InputError(f"expected {' or '.join(choices)}, found {word!r}")
+        return word if choices else getattr(kind, "parse", kind)(word)
+    except ValueError as error:
+        text = error if isinstance(error, InputError) else f"expected {expected}, found {word!r}"
+        raise argparse.ArgumentTypeError(str(text)) from None
+
+
+def _attributes(cls: type) -> dict[str, str]:
+    """What the docstrings of a class and its bases say of its attributes."""
+    texts: dict[str, str] = {}
+    for base in cls.__mro__:
+        section = inspect.cleandoc(base.__doc__ or "").partition("Attributes:\n")[2]
+        for entry in section.replace("\n" + " " * 8, " ").splitlines():
+            name, _, text = entry.strip().partition(": ")
+            texts.setdefault(name, text.replace("%", "%%"))  # argparse fills in after %
+    return texts
+
+
+def _built(cls: Any, default: Any, values: Mapping[str, Any], within: str = "") -> Any:
+    """A dataclass, and those in its fields, from the values of the options."""
+    fields = {}
+    for field in dataclasses.fields(cls):
+        key = within + field.name
+        if key in values:
+            value = values[key]
+            fields[field.name] = tuple(value) if isinstance(value, list) else value
+        else:
+            nested = getattr(default, field.name)
+            fields[field.name] = _built(type(nested), nested, values, f"{key}.")
+    return cls(**fields)
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-import tyro
-
 import retrieval_interp as ri
 from retrieval_interp.commands.command import load_model, named_in, parse_options
 from retrieval_interp.storage.files import find_checkpoint
@@ -30,7 +28,7 @@ class ExploreOptions:
         device: auto, cpu or cuda.
     """
 
-    ckpt: Annotated[str, tyro.conf.arg(aliases=["--model"])] = "small"
+    ckpt: Annotated[str, "--ckpt", "--model"] = "small"
     task: str | None = None
     circuit: Path | None = None
     examples: int = 512

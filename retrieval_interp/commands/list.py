@@ -3,9 +3,8 @@
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-import tyro
 from safetensors import safe_open
 
 from retrieval_interp.commands.command import parse_options
@@ -23,7 +22,7 @@ class ListOptions:
         kind: what to list; default all.
     """
 
-    kind: tyro.conf.Positional[Literal["all", "checkpoints", "presets", "grids", "tasks"]] = "all"
+    kind: Annotated[Literal["all", "checkpoints", "presets", "grids", "tasks"], "kind"] = "all"
 
 
 def main(argv: Sequence[str], prog: str = "retrieval-interp list") -> None:

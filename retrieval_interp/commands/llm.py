@@ -12,8 +12,6 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from tyro.conf import Positional, arg
-
 from retrieval_interp.commands.command import check_outputs, parse_options, saying, tell_files
 from retrieval_interp.storage.files import provenance, write_json, write_whole
 from retrieval_interp.tasks.errors import InputError, printable
@@ -37,10 +35,10 @@ class LlmOptions:
         json: write the numbers to this file.
     """
 
-    command: Positional[Literal["plot"]]
-    logs: Annotated[Positional[tuple[Path, ...]], arg(metavar="LOG ...", help_behavior_hint="")]
-    out: Annotated[Path | None, arg(aliases=["--html"], metavar="FILE")] = None
-    json: Annotated[Path | None, arg(metavar="FILE")] = None
+    command: Annotated[Literal["plot"], "command"]
+    logs: Annotated[tuple[Path, ...], "logs"]
+    out: Annotated[Path | None, "--out", "--html"] = None
+    json: Path | None = None
 
 
 def main(argv: Sequence[str], prog: str = "retrieval-interp llm") -> None:

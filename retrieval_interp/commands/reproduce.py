@@ -3,9 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
-
-import tyro
 
 from retrieval_interp.commands.command import check_outputs, parse_options, saying, tell_files
 from retrieval_interp.progress import progress_bar
@@ -22,8 +19,8 @@ class ReproduceOptions:
         runs: folder of finished runs, searched after the package's own results.
     """
 
-    only: Annotated[tuple[str, ...], tyro.conf.arg(metavar="C1 ...")] = ("all",)
-    json: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
+    only: tuple[str, ...] = ("all",)
+    json: Path | None = None
     runs: Path = Path("runs")
 
 

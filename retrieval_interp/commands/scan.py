@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-import tyro
 from tqdm.auto import tqdm
 
 import retrieval_interp as ri
@@ -29,7 +28,7 @@ class ScanOptions(command.MeasuringOptions):
         save_circuit: write the joint circuit to this file.
     """
 
-    model: Annotated[str, tyro.conf.arg(aliases=["--ckpt"])] = "small"
+    model: Annotated[str, "--model", "--ckpt"] = "small"
     text: Path | None = None
     examples: int = 128
     tolerance: float | None = None

@@ -3,9 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import tyro
 from tqdm.auto import tqdm
 
 import retrieval_interp as ri
@@ -28,7 +27,7 @@ class TrainOptions:
         compile: use torch.compile.
     """
 
-    recipe: Annotated[Recipe, tyro.conf.arg(name="")]
+    recipe: Recipe
     preset: str = "small"
     out: Path | None = None
     device: str = "auto"

@@ -6,8 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import tyro
-
 import retrieval_interp as ri
 from retrieval_interp.commands import command
 from retrieval_interp.progress import progress_bar
@@ -35,7 +33,7 @@ class WhyOptions(command.MeasuringOptions):
         controls: how many random sets to compare with.
     """
 
-    model: Annotated[str, tyro.conf.arg(aliases=["--ckpt"])] = "smollm2"
+    model: Annotated[str, "--model", "--ckpt"] = "smollm2"
     prompt: str | None = None
     answer: str = ""
     wrong: str = ""

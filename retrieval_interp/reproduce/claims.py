@@ -14,7 +14,7 @@ from retrieval_interp.emergence.series import Series, loss_emergence, path_emerg
 from retrieval_interp.reproduce.evidence import LOSS_EXAMPLES, Evidence, Trained, Worth
 from retrieval_interp.sweep.findings import UNLEARNED, above_text, order_text
 from retrieval_interp.tasks import RetrievalTask
-from retrieval_interp.tasks.structured import from_data
+from retrieval_interp.tasks.structured import from_data, to_data
 from retrieval_interp.views.score_text import FIRST_LAYER, PATHS, SUFFICIENT, range_text
 
 Verdict = Literal["reproduced", "reproduced at smaller scale", "not reproduced", "not run"]
@@ -149,6 +149,8 @@ def _of_models(
             yield Found(name, "", f"{MODULE}.train --preset {name} --out {evidence.runs / name}")
             continue
         recorded = trained.checkpoint.training.get("recipe")
+        if isinstance(recorded, dict):  # its task is the checkpoint's, which has a name
+            recorded = {**recorded, "task": to_data(trained.checkpoint.task)}
         recipe: Recipe = from_data(Recipe, recorded, f"{trained.where}: recipe")
         scale, smaller = _model_scale(recipe, PAPER["transformer-a" if name == "small" else name])
         ours, agrees = say(trained)
