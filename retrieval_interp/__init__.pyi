@@ -50,7 +50,8 @@ from retrieval_interp.storage.checkpoint import Checkpoint as Checkpoint
 from retrieval_interp.storage.checkpoint import load_checkpoint as load_checkpoint
 from retrieval_interp.storage.checkpoint import save_checkpoint as save_checkpoint
 from retrieval_interp.storage.checkpoint import shipped_checkpoints as shipped_checkpoints
-from retrieval_interp.storage.smollm2 import smollm2 as smollm2
+from retrieval_interp.storage.packaged_models import gemma3 as gemma3
+from retrieval_interp.storage.packaged_models import smollm2 as smollm2
 from retrieval_interp.tasks import GRAPHS as GRAPHS
 from retrieval_interp.tasks import Batch as Batch
 from retrieval_interp.tasks import ConditionalRetrievalTask as ConditionalRetrievalTask

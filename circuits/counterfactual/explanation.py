@@ -194,8 +194,10 @@ class Explanation:
         assert score.attention_gone is not None and score.values_gone is not None
         whole = self.levels[-1].kept.share
         looks, brings = (whole - gone.share for gone in (score.attention_gone, score.values_gone))
-        by = "by both" if min(looks, brings) > 0.25 * max(looks, brings) else (
-            "by where it looks" if looks > brings else "by what it brings"
+        by = (
+            "by both"
+            if min(looks, brings) > 0.25 * max(looks, brings)
+            else ("by where it looks" if looks > brings else "by what it brings")
         )
         return (
             f"It matters {by}: with the counterfactual's attention "

@@ -21,6 +21,7 @@ from retrieval_interp.circuits.mechanisms import Mechanism, Output, WithPaths
 from retrieval_interp.circuits.runs.runs import parts_of
 from retrieval_interp.tasks import Batch, InputError, Task, parse_role, role_name
 from retrieval_interp.tasks.roles import Roles
+from retrieval_interp.tasks.structured import from_data
 from retrieval_interp.tasks.task import Attended
 
 Patch = Literal["z", "pattern", "v"]  # what is the counterfactual's: both, attention, values
@@ -93,8 +94,9 @@ class Counterfactual(WithPaths):
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any], roles: Roles) -> Mechanism:
-        made: Any = super().from_dict({"patch": "z", "rows": [], **data}, roles)
-        return replace(made, rows=tuple(parse_role(name, roles) for name in made.rows))
+        rows = from_data(tuple[str, ...], data.get("rows", []), "rows")
+        made: Any = super().from_dict({"patch": "z", **data, "rows": []}, roles)
+        return replace(made, rows=tuple(parse_role(name, roles) for name in rows))
 
     @classmethod
     def from_words(cls, words: Sequence[str], roles: Roles) -> Mechanism:

@@ -202,9 +202,7 @@ def estimate_units(
 
 
 @torch.enable_grad()
-def _estimated(
-    model: Any, task: MetricTask, batch: Batch, patch: Patch, share: float
-) -> Estimates:
+def _estimated(model: Any, task: MetricTask, batch: Batch, patch: Patch, share: float) -> Estimates:
     """The estimates by the slopes of one run."""
     assert batch.counterfactual is not None
     there = batch.counterfactual

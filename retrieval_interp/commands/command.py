@@ -175,20 +175,21 @@ def check_outputs(outputs: Mapping[str, Path | None], inputs: Iterable[Path | No
 def load_model(name: str, device: str) -> tuple[Any, Any]:
     """A model by name, and its task or None.
 
-    A shipped checkpoint, a checkpoint file, a run folder, `smollm2`, the folder of a Hugging Face
-    model, or one's own, `FILE.py:NAME`.
+    A shipped checkpoint, a checkpoint file, a run folder, `smollm2` or `gemma3`, the folder of a
+    Hugging Face model, or one's own, `FILE.py:NAME`.
     """
     if ".py:" in name:
         return named_in(name), None
     import retrieval_interp as ri
+    from retrieval_interp.storage.packaged_models import PACKAGED, packaged_model
     from retrieval_interp.training import choose_device
 
     place, folder = choose_device(device), Path(name)
-    if not folder.exists() and name not in (names := [*shipped_checkpoints(), "smollm2"]):
+    if not folder.exists() and name not in (names := [*shipped_checkpoints(), *PACKAGED]):
         more = "a checkpoint file, a run folder, the folder of a Hugging Face model or FILE.py:NAME"
         raise InputError(f"model {name!r}: expected {', '.join(names)}, {more}, found none of them")
     foreign = (folder / "config.json").is_file() and any(folder.glob("model*.safetensors"))
-    if not foreign and name != "smollm2":
+    if not foreign and name not in PACKAGED:
         checkpoint = ri.load_checkpoint(name, place)
         return checkpoint.model, checkpoint.task
     if not sys.stderr.isatty():
@@ -196,7 +197,7 @@ def load_model(name: str, device: str) -> tuple[Any, Any]:
 
         disable_progress_bar()
     if not foreign:
-        return ri.smollm2(device=str(place)), None
+        return packaged_model(name, str(place)), None
     from transformer_lens.model_bridge.bridge import TransformerBridge
 
     try:

@@ -12,6 +12,7 @@ from tqdm.auto import tqdm
 import retrieval_interp as ri
 from retrieval_interp.commands import command
 from retrieval_interp.storage.files import provenance, read_text, write_json, write_whole
+from retrieval_interp.storage.packaged_models import PACKAGED
 from retrieval_interp.views.tables import terminal_width
 
 
@@ -21,7 +22,7 @@ class ScanOptions(command.MeasuringOptions):
 
     Attributes:
         model: a shipped checkpoint, a checkpoint file, a run folder, the folder of a Hugging Face
-            model, or `smollm2`.
+            model, or `smollm2` or `gemma3`.
         text: a file of text, cut into windows of 128 tokens; by default the task of the checkpoint.
         tolerance: loss that the joint circuit stays below; by default the task's, or what keeps 95%
             of what the model knows.
@@ -42,7 +43,7 @@ def main(argv: Sequence[str], prog: str = "retrieval-interp scan") -> None:
     no_text = ri.InputError(
         f"{options.model}: expected text for a model without a task, found none; add --text FILE"
     )
-    if options.model == "smollm2" and text is None:
+    if options.model in PACKAGED and text is None:
         raise no_text
     with command.saying("loading PyTorch and the model"):
         from retrieval_interp.views.scan_view import scan_text, scan_to_dict

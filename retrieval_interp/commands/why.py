@@ -10,6 +10,7 @@ import retrieval_interp as ri
 from retrieval_interp.commands import command
 from retrieval_interp.progress import progress_bar
 from retrieval_interp.storage.files import provenance, read_text, write_json
+from retrieval_interp.storage.packaged_models import PACKAGED
 from retrieval_interp.tasks.structured import read_json
 from retrieval_interp.views.tables import terminal_width
 
@@ -20,7 +21,7 @@ class WhyOptions(command.MeasuringOptions):
 
     Attributes:
         model: a shipped checkpoint, a checkpoint file, a run folder, the folder of a Hugging Face
-            model, or `smollm2`.
+            model, or `smollm2` or `gemma3`.
         prompt: a text, up to where the answer comes.
         answer: what follows the prompt.
         wrong: what could follow instead.
@@ -73,7 +74,7 @@ def main(argv: Sequence[str], prog: str = "retrieval-interp why") -> None:
 
 def _check(options: WhyOptions) -> None:
     asked = [name for name in ("prompt", "pairs", "task") if getattr(options, name) is not None]
-    if len(asked) > 1 or (not asked and options.model == "smollm2"):
+    if len(asked) > 1 or (not asked and options.model in PACKAGED):
         found = " and ".join(asked) or "none of them"
         raise ri.InputError(f"expected one of --prompt, --pairs and --task, found {found}")
     if options.prompt is not None and not (options.answer and options.wrong):

@@ -5,7 +5,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import is_dataclass, replace
 from typing import Any
 
-import torch
 from markupsafe import Markup
 
 from retrieval_interp.circuits.circuit import Circuit, Head, HeadPath, RolePath
