@@ -6,7 +6,9 @@
    is not needed, the least first, several at once while that works. Exact runs decide every step.
 4. Other prompts confirm it, or as many units are put back as keep the share there too. Otherwise it
    would be the luck of the prompts that decided, after so many trials.
-5. The same with rows, and then with paths: those of the units before and the best of others. A row
+5. Where more than all is recovered, as what is not kept works against it, a few of those units are
+   kept, too.
+6. The same with rows, and then with paths: those of the units before and the best of others. A row
    that is lost with all its paths kept, as it attends to positions without a role, stays a row.
 """
 
@@ -30,7 +32,7 @@ from retrieval_interp.circuits.counterfactual.units import (
     keeping,
     losing,
 )
-from retrieval_interp.circuits.hooks import is_causal
+from retrieval_interp.circuits.hooks import has_hooks, is_causal
 from retrieval_interp.circuits.runs.means import standard_error
 from retrieval_interp.circuits.scores.control import allowed_paths
 from retrieval_interp.circuits.scores.scorer import Scorer, heads_of, uninformed_loss
@@ -43,6 +45,9 @@ _LEAST = 0.1  # part of what the model knows that the counterfactual has to take
 _LITTLE = 0.01  # share that it may cost to narrow some units
 _MOST = 0.95  # of what the parts of a unit are estimated to bring; the rest is left out
 _OTHERS = 24  # units of others that are tried
+_EARLY = 8  # examples that may refuse a set before all are run, by three standard errors
+_AGAINST = 8  # units that work against the metric and are kept at most where ...
+_EXCESS = 1.1  # ... more than this share is recovered
 
 
 class Share(NamedTuple):
@@ -69,6 +74,8 @@ class Recovery:
         self.intact = -self.scorer.base_losses[:, 0]
         self.nothing = self.metric(self.keeping(()))
         self.gap = float((self.intact - self.nothing).mean())
+        early = len(batch) >= 2 * _EARLY and not has_hooks(model)
+        self.early = Recovery(model, task, batch[:_EARLY], patch) if early else None
 
     def check_gap(self) -> None:
         """Check that the counterfactual takes away a part of what the model knows.
@@ -119,9 +126,15 @@ class Recovery:
 
     def holds(self, units: Sequence[Unit], keep: float) -> bool:
         """Whether these units keep the asked share, by a standard error; then runs stay there."""
+        if self.early is not None:
+            few = self.early.kept(units)
+            if few.share + 3 * few.se < keep:
+                return False
         before = self.scorer.kept, self.scorer.base_losses
-        found = self.kept(units, stay=True)
-        if found.share - found.se >= keep:
+        share = self.kept(units, stay=True)
+        if share.share - share.se >= keep:
+            if self.early is not None:
+                self.early.kept(units, stay=True)
             return True
         self.scorer.kept, self.scorer.base_losses = before
         return False
@@ -172,6 +185,7 @@ class KeepSearch:
         self.estimates: Estimates | None = None
         self.missing = "the search was cancelled"
         self._held: list[tuple[Unit, ...]] = []  # what held at this level, ever less
+        self._refused = set[frozenset[Unit]]()  # sets that did not hold
 
     def __iter__(self) -> Iterator[str]:
         for each in self.measured:
@@ -183,7 +197,7 @@ class KeepSearch:
             for name in LEVELS[: LEVELS.index(self.upto) + 1]:
                 self._held = []
                 yield from self._search(name, self.estimates)
-                self.levels[name] = self._confirmed()
+                self.levels[name] = self._balanced(name, self._confirmed(), self.estimates)
             self.missing = ""
         except OutOfTime:
             self.missing = "the time limit was reached; fewer units may do"
@@ -207,8 +221,9 @@ class KeepSearch:
                 and unit not in own
                 and not whole & {Unit(unit.head), Unit(unit.head, unit.dest)}
             ]
-            order = [*sorted(own, key=estimates.of, reverse=True), *others[:_OTHERS]]
-        if not self._holds(order):
+            own.sort(key=estimates.of, reverse=True)
+            order = own if self._holds(own) else [*own, *others[:_OTHERS]]
+        if not self._held and not self._holds(order):
             order = list(before)
             self._held.append(before)
         low, high = 0, len(order)  # low does not hold, high does; what is too many goes below
@@ -224,9 +239,28 @@ class KeepSearch:
             yield f"{level}: {len(self._held[-1])}"
 
     def _holds(self, units: Sequence[Unit]) -> bool:
-        if holds := bool(units) and self.measured[0].holds(units, self.keep):
+        """Whether units hold on the examples that decide; no set is tried twice."""
+        if not units or frozenset(units) in self._refused:
+            return False
+        holds = self.measured[0].holds(units, self.keep)
+        if holds:
             self._held.append(tuple(units))
+        else:
+            self._refused.add(frozenset(units))
         return holds
+
+    def _balanced(
+        self, level: str, units: tuple[Unit, ...], estimates: Estimates
+    ) -> tuple[Unit, ...]:
+        """The units with the fewest that work against them, where they recover more than all."""
+        recovery = self.measured[0]
+        against = [unit for unit in estimates.against(level) if unit not in units][:_AGAINST]
+        if not units or recovery.kept(units).share <= _EXCESS:
+            return units
+        for count in range(1, len(against) + 1):
+            if self.keep <= recovery.kept((*units, *against[:count])).share <= _EXCESS:
+                return (*units, *against[:count])
+        return units
 
     def _narrowed(
         self, units: Sequence[Unit], level: str, estimates: Estimates

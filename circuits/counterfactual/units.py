@@ -173,10 +173,19 @@ class Estimates(NamedTuple):
         """
         values: Tensor = getattr(self, level).sum(0)
         values = (values if examples is None else values[list(examples)]).mean(0)
-        some = values > (-torch.inf if level == "heads" else 0.0)
-        order = values[some].argsort(descending=True, stable=True)
-        places = some.nonzero()[order].tolist()
-        return [Unit(Head(layer, head), *roles) for layer, head, *roles in places]
+        return _ranked(values, values > (-torch.inf if level == "heads" else 0.0))
+
+    def against(self, level: str) -> list[Unit]:
+        """The units of a level that take something from the metric, those that take most first."""
+        values: Tensor = getattr(self, level).sum(0).mean(0)
+        return _ranked(-values, values < 0)
+
+
+def _ranked(values: Float[Tensor, "layer head *role"], chosen: Tensor) -> list[Unit]:
+    """Units, those with the largest values first."""
+    order = values[chosen].argsort(descending=True, stable=True)
+    places = chosen.nonzero()[order].tolist()
+    return [Unit(Head(layer, head), *roles) for layer, head, *roles in places]
 
 
 def estimate_units(
