@@ -86,7 +86,8 @@ def explain(
     circuit = keeping(recovery.empty, recovery.heads, units)
     found = levels, tuple(sorted(control)), tuple(scores), tuple(needed), circuit
     runs += recovery.runs
-    return Explanation(*asked, intact, nothing, *found, decided_on, runs, "; ".join(missing))
+    found = *found, decided_on, torch.equal(decided.inputs, batch.inputs), runs
+    return Explanation(*asked, intact, nothing, *found, "; ".join(missing))
 
 
 def _random_sets(

@@ -14,6 +14,8 @@ from retrieval_interp.progress import progress_bar
 from retrieval_interp.storage.files import find_checkpoint, provenance, write_json, write_whole
 from retrieval_interp.views.tables import terminal_width
 
+_SEARCHING = "--one-hot", "--time", "--fewest"  # options of a search alone
+
 
 @dataclass(frozen=True)
 class AblateOptions(command.MeasuringOptions):
@@ -41,8 +43,12 @@ class AblateOptions(command.MeasuringOptions):
 def main(argv: Sequence[str], prog: str = "retrieval-interp ablate") -> None:
     options = command.parse_options(AblateOptions, argv, prog)
     options.check(Path(options.ckpt), options.circuit)
-    if options.circuit is not None and (options.one_hot or options.time is not None):
-        raise ri.InputError("--one-hot, --time: expected a search, found --circuit; leave one out")
+    searching = options.one_hot, options.time is not None, options.fewest == "heads"
+    if options.circuit is not None and any(searching):
+        given = [name for name, is_given in zip(_SEARCHING, searching) if is_given]
+        raise ri.InputError(
+            f"{', '.join(given)}: expected a search, found --circuit; leave one out"
+        )
     if options.alternatives is not None and not options.alternatives > 0:
         found = f"found {options.alternatives:g}"
         raise ri.InputError(f"--alternatives: expected more than 0 seconds, {found}")
@@ -84,7 +90,7 @@ def main(argv: Sequence[str], prog: str = "retrieval-interp ablate") -> None:
         page = ri.render_report(score, model, task, batch, checkpoint.training, **about)
         write_whole(options.report, page)
     source = options.circuit and f"read from {options.circuit}"
-    source = source or f"found on {options.examples} other examples"
+    source = source or f"found on {options.examples} other examples, confirmed on as many more"
     command.say(f"{name}: {describe(model, task)}")
     measured = f"measured on {options.examples} examples, seed {options.seed}"
     command.say(f"circuit {source}; every {task.loss_name} is {measured}")
