@@ -21,7 +21,7 @@ from retrieval_interp.circuits.discovery.space import propose
 from retrieval_interp.circuits.mechanisms import IDENTITY, UNIFORM
 from retrieval_interp.circuits.runs.means import mean_loss, standard_error
 from retrieval_interp.circuits.scores.score import score_circuit
-from retrieval_interp.circuits.scores.scorer import Scorer, is_unlearned
+from retrieval_interp.circuits.scores.scorer import Scorer
 from retrieval_interp.model import ModelConfig, build_model
 from retrieval_interp.tasks import InputError, RetrievalTask, Task
 from tests.terminal import COLUMNS, set_size
@@ -40,12 +40,6 @@ def test_proposals_follow_the_attention():
     assert str(propose(attention, "one-hot", 0.4)) == "one-hot s0<-s2 s1<-s1 s2<-s2"
     assert str(propose(attention, "shared", 0.4)) == "shared s0<-s2 s1<-s1 s2<-s1 s2<-s2"
     assert str(propose(attention, "one-hot", 0.6)) == "one-hot s0<-s2 s1<-s1"
-
-
-def test_one_chain_is_unlearned_only_when_nothing_is_known():
-    one, four = RetrievalTask(chains=1), RetrievalTask()
-    assert is_unlearned(1.0, one) and not is_unlearned(0.01, one)
-    assert is_unlearned(0.75, four) and not is_unlearned(0.6, four)
 
 
 @pytest.mark.slow
