@@ -25,7 +25,8 @@ from retrieval_interp.tasks.words.given_texts import NextTokenTask
 _PATHS = 0.25  # mean attention of the paths that are tried where positions have roles
 _BETTER = 0.02  # so much more attention a less simple rule has to explain
 _PATIENCE = 8  # heads in a row that cannot be added end the search
-_ESTIMATED = 8  # examples of estimates
+_ESTIMATED = 64  # examples of estimates, at most ...
+_LOGITS = 20_000_000  # ... or as many as have so many logits
 
 
 @dataclass(frozen=True)
@@ -188,8 +189,10 @@ def scan(
 
 def _estimates(judge: Judge, mechanisms: dict[Head, Mechanism]) -> dict[Head, float]:
     """What each head should lose when it is replaced; zeros where the loss has no gradient."""
+    most = _LOGITS // (judge.batch.inputs.shape[1] * judge.model.cfg.d_vocab_out)
+    few = judge.batch[: max(1, min(_ESTIMATED, most))]
     try:
-        estimates = attribute(judge.model, judge.task, judge.batch[:_ESTIMATED])
+        estimates = attribute(judge.model, judge.task, few)
     except InputError:
         return dict.fromkeys(mechanisms, 0.0)
     return {head: estimates.change(head, each).effect for head, each in mechanisms.items()}

@@ -337,8 +337,8 @@ class Workbench:
             choices: as `ri.discover` takes them, such as `time=60`, `heads=["L0.H0", "L2.H0"]`,
                 or `shared=False` for one-hot paths only.
         """
-        how: Any = {"options": self.search_options(**choices), "progress": self.progress}
-        return self.take(circuits.discover(self.model, self.task, **how))
+        search = circuits.Search(self.model, self.task, self.search_options(**choices))
+        return self.take(search.run(self.progress))
 
     def search_options(self, **choices: Any) -> SearchOptions:
         """The options of a search by `discover`."""

@@ -86,8 +86,9 @@ def explain(
     circuit = keeping(recovery.empty, recovery.heads, units)
     found = levels, tuple(sorted(control)), tuple(scores), tuple(needed), circuit
     runs += recovery.runs
-    found = *found, decided_on, torch.equal(decided.inputs, batch.inputs), runs
-    return Explanation(*asked, intact, nothing, *found, "; ".join(missing))
+    on_the_same = torch.equal(decided.inputs, batch.inputs)
+    done = decided_on, on_the_same, runs, "; ".join(missing)
+    return Explanation(*asked, intact, nothing, *found, *done)
 
 
 def _random_sets(
