@@ -29,7 +29,7 @@ BAD = [
     ("ablate", "--json missing/out.json", "existing folder"),
     ("ablate", "--json x --report x", "different file"),
     ("ablate", "--circuit empty.json --json empty.json", "other files to write than to read"),
-    ("ablate", "--circuit empty.json --one-hot", "--one-hot: expected a search"),
+    ("ablate", "--circuit empty.json --one-hot", "--one-hot, .* expected a search"),
     ("ablate", "--circuit empty.json --fewest heads", "--fewest: expected a search"),
     ("ablate", "--circuit far.json", "heads from L0.H0 to L4.H0, .* L9.H0"),
     ("ablate", "--circuit later.json", "a source before its destination"),

@@ -87,8 +87,8 @@ def test_own_requests_are_taken(server):
 def test_a_broken_request_is_answered_and_only_a_lost_browser_is_silent(
     server, monkeypatch, capsys
 ):
-    for body in ("", "{", "[]", "{}"):
-        assert status(server, "POST", f"/{server.token}/ask", body) == 400
+    for body in ("", "{", "[]", "{}", '["do"]'):
+        assert status(server, "POST", f"/{server.token}/ask", body) == 500
     monkeypatch.setattr("retrieval_interp.explorer.server.render", None)  # cannot be called
     assert status(server, "GET", f"/{server.token}/") == 500
     for error in (BrokenPipeError, ConnectionResetError, RuntimeError):

@@ -80,10 +80,7 @@ class Judge:
             batch = batch[_spread(Scorer(model, task, batch).each(Circuit.empty(task)))]
         self.model, self.task, self.batch, self.other = model, task, batch, other
         ends = [*(count for count in _LOOKS if count < len(batch)), len(batch)]
-        self.parts = list[Scorer]()
-        for start, end in zip([0, *ends], ends):
-            self.check_time()
-            self.parts.append(Scorer(model, task, batch[start:end]))
+        self.parts = [Scorer(model, task, batch[start:end]) for start, end in zip([0, *ends], ends)]
         self.known: dict[Circuit, bool] = {}
         self.holding: list[Circuit] = []  # those that are known to hold, as they were found
         self.scored: dict[Circuit, list[Float[Tensor, " part"]]] = {}  # losses, part by part

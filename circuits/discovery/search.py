@@ -235,8 +235,6 @@ class Search:
     def front(self) -> list[Circuit]:
         """Of the circuits that hold, those with fewest heads or lowest cost."""
         found: list[Circuit] = []
-        if "steps" not in vars(self):
-            return found
         space = self.space.aiming("heads")
         for circuit in sorted(self.judge.holding, key=space.simplicity):
             if not found or space.cost(circuit) < space.cost(found[-1]):
@@ -245,13 +243,12 @@ class Search:
 
     def front_text(self) -> str:
         """The front in one line; empty if it is the circuit that was found, and no other."""
-        front = self.front()
-        if front in ([], [self.best]):
+        if not self.best.mechanisms:
             return ""
-        space = self.space.aiming("heads")
+        front, space = self.front(), self.space.aiming("heads")
         each = [(*space.simplicity(one), float(self.judge.losses(one).mean())) for one in front]
         said = ", ".join(f"{heads} heads at cost {cost} ({loss:.4f})" for heads, cost, loss in each)
-        return f"fewest heads or lowest cost: {said}"
+        return "" if front == [self.best] else f"fewest heads or lowest cost: {said}"
 
     def _until(
         self, deadline: float, doing: Doing[Result]

@@ -14,8 +14,6 @@ from retrieval_interp.progress import progress_bar
 from retrieval_interp.storage.files import find_checkpoint, provenance, write_json, write_whole
 from retrieval_interp.views.tables import terminal_width
 
-_SEARCHING = "--one-hot", "--time", "--fewest"  # options of a search alone
-
 
 @dataclass(frozen=True)
 class AblateOptions(command.MeasuringOptions):
@@ -43,12 +41,10 @@ class AblateOptions(command.MeasuringOptions):
 def main(argv: Sequence[str], prog: str = "retrieval-interp ablate") -> None:
     options = command.parse_options(AblateOptions, argv, prog)
     options.check(Path(options.ckpt), options.circuit)
-    searching = options.one_hot, options.time is not None, options.fewest == "heads"
-    if options.circuit is not None and any(searching):
-        given = [name for name, is_given in zip(_SEARCHING, searching) if is_given]
-        raise ri.InputError(
-            f"{', '.join(given)}: expected a search, found --circuit; leave one out"
-        )
+    searching = options.one_hot or options.time is not None or options.fewest == "heads"
+    if options.circuit is not None and searching:
+        given = "--one-hot, --time, --fewest"
+        raise ri.InputError(f"{given}: expected a search, found --circuit; leave one out")
     if options.alternatives is not None and not options.alternatives > 0:
         found = f"found {options.alternatives:g}"
         raise ri.InputError(f"--alternatives: expected more than 0 seconds, {found}")

@@ -114,13 +114,9 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
 
     def _take_message(self) -> None:
-        text = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-        try:
-            message = json.loads(text)
-        except ValueError:
-            message = None
-        if not (isinstance(message, dict) and "do" in message):
-            return self.send_error(400, explain='Expected {"do": ...} as JSON.')
+        message = dict(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+        if "do" not in message:
+            raise ValueError("expected what to do")
         self.server.asked.put(partial(self.server.exploring.answer, message))
         self._begin(204)
 

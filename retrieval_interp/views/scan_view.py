@@ -148,12 +148,10 @@ def scan_text(scan: Scan, width: int | None = None) -> str:
     """The table of heads, those that cost most alone first, and the verdict."""
     cells = scan_cells(scan)
     lines = text_table(HEADER, cells[:MOST_ROWS], right=range(2, 6), width=width)
-    measured = sum(not math.isnan(row.loss) for row in scan.heads)
-    less, unmeasured = max(0, measured - MOST_ROWS), len(cells) - max(measured, MOST_ROWS)
-    more = [f"{less} heads that cost less"] * (less > 0)
-    more += [f"{unmeasured} heads that were not measured"] * (unmeasured > 0)
-    if more:
-        lines.append(f"... and {', and '.join(more)}")
+    hidden = ["not measured" in row for row in cells[MOST_ROWS:]]
+    for what, count in (("cost less", hidden.count(False)), ("were not measured", sum(hidden))):
+        if count:
+            lines.append(f"... and {counted(count, 'head')} that {what}")
     for text in (NOTE, scan_verdict(scan)):
         lines += ["", *wrapped(text, width)]
     return "\n".join(lines)
