@@ -123,7 +123,8 @@ def scan_verdict(scan: Scan) -> str:
         kept = f"{scan.kept:.1%} of what the model knows is kept {limit}"
         said = [f"{together}: {loss} {scan.joint_loss:.4f}, {known}; {kept}."]
     stake = scan.uninformed_loss - scan.intact_loss
-    costly = [row for row in scan.heads if row.replaced and row.loss > scan.joint_loss + stake / 10]
+    by_rule = [row for row in scan.heads if row.replaced == row.rule]
+    costly = [row for row in by_rule if row.loss > scan.joint_loss + stake / 10]
     if costly:
         one = max(costly, key=lambda row: row.loss)
         said.append(
