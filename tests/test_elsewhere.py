@@ -111,7 +111,11 @@ def test_an_excess_is_judged_by_its_own_error():
     noise = torch.linspace(-2, 2, 100)
     assert relative.side(intact + allowed + noise) is None
     # So is what the model knows: always a little more than nothing, however little.
-    for ahead, learned in ((0.01, True), (noise * 0.01, False), (0.002 + noise * 0.004, True)):
+    for ahead, learned in (
+        (0.01, True),
+        (0.001 + noise * 0.02, False),
+        (0.001 + noise * 0.002, True),
+    ):
         blind = Uninformed(0.0, "", intact + ahead)
         assert has_learned(intact, blind) == learned
 

@@ -211,11 +211,7 @@ def test_a_scan_in_bounded_time(monkeypatch):
     assert not found.finished and 0 < len(found.tried) < 6
     measured = [row for row in found.heads if not math.isnan(row.loss)]
     assert len(measured) == 4  # in the first half of the time, not by layer
-    assert {(row.head.layer, row.loss - found.intact_loss > 1) for row in measured} >= {
-        (0, True),
-        (1, True),
-        (5, True),
-    }
+    assert [row.head.layer for row in measured if row.loss > 1] == [0, 1, 5]
     text = scan_text(found, width=80)
     assert all(len(line) <= 80 for line in text.splitlines())
     assert text.count(" not measured ") == 2 and "over before 2 heads could be" in text
