@@ -40,7 +40,7 @@ from retrieval_interp.views.ablations_view import ablations_view
 from retrieval_interp.views.attention import attention_view, checked, position_labels, role_maps
 from retrieval_interp.views.page import View, register_displays, render
 from retrieval_interp.views.report import render_report, score_drawing, score_parts, with_kept
-from retrieval_interp.views.score_text import describe, score_table, unlearned_text, verdict
+from retrieval_interp.views.score_text import describe, score_table, verdict
 from retrieval_interp.views.tables import terminal_width, wrapped
 from retrieval_interp.views.why_view import why_view
 
@@ -136,8 +136,20 @@ class Workbench:
         """The loss that a working circuit stays below."""
         if self.stated is not None:
             return self.stated
-        uninformed = scorer.uninformed_loss(self.model, self.task, self.batch, self.scorer.each)
-        return scorer.tolerance_of(self.task, self.intact_loss, uninformed.loss)
+        return scorer.tolerance_of(self.task, self.intact_loss, self.uninformed.loss)
+
+    @cached_property
+    def uninformed(self) -> scorer.Uninformed:
+        """The loss of a model that knows nothing."""
+        return scorer.uninformed_loss(self.model, self.task, self.batch, self.scorer.each)
+
+    @cached_property
+    def unlearned_text(self) -> str:
+        """That the model has not learned the task; empty if it has."""
+        if scorer.has_learned(self._intact, self.uninformed):
+            return ""
+        known = self.intact_loss, *self.uninformed[:2]
+        return scorer.unlearned_text(*known, self.task.loss_name)
 
     @property
     def circuit(self) -> Circuit:
@@ -194,7 +206,10 @@ class Workbench:
         return render("bench.html", lines=lines, drawing=Markup(self.drawing()))
 
     def state(self) -> str:
-        """The loss, and how much is replaced or recovered, in a sentence."""
+        """The loss, how much is replaced or recovered, and whether there is anything to find."""
+        return f"{self._state()}. {self.unlearned_text}" if self.unlearned_text else self._state()
+
+    def _state(self) -> str:
         _, loss, se, better = self._steps[-1]
         if not self.circuit.mechanisms:
             return f"no head is replaced; intact {self.task.loss_name} {loss:.4f} +- {se:.4f}"
@@ -359,8 +374,8 @@ class Workbench:
             choices: as `ri.discover` takes them, such as `time=60`, `heads=["L0.H0", "L2.H0"]`,
                 or `shared=False` for one-hot paths only.
         """
-        how: Any = {"options": self.search_options(**choices), "progress": self.progress}
-        return self.take(circuits.discover(self.model, self.task, **how))
+        search = circuits.Search(self.model, self.task, self.search_options(**choices))
+        return self.take(search.run(self.progress))
 
     def search_options(self, **choices: Any) -> SearchOptions:
         """The options of a search by `discover`."""
@@ -372,8 +387,8 @@ class Workbench:
     def take(self, found: Circuit) -> View:
         """Make a circuit that a search found the current one."""
         said = found.unfinished and f"Unfinished: {found.unfinished}."
-        if scorer.is_unlearned(self.intact_loss, self.task):
-            said = unlearned_text(self.intact_loss, self.task)
+        if self.unlearned_text:
+            said = "No circuit to find."
         elif not found.mechanisms and not said:
             lost = self.intact_loss >= self.tolerance
             why = "the intact model itself is not" if lost else "no head can be replaced at a loss"

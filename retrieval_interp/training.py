@@ -23,7 +23,7 @@ from retrieval_interp.circuits.models.either import check_trainable
 from retrieval_interp.config import Recipe
 from retrieval_interp.model import build_model
 from retrieval_interp.storage.checkpoint import RunFolder, read_metrics
-from retrieval_interp.tasks import InputError
+from retrieval_interp.tasks import InputError, InputWarning
 from retrieval_interp.tasks.structured import to_data
 
 if TYPE_CHECKING:
@@ -65,7 +65,8 @@ def compiled(model: nn.Module, inputs: Tensor) -> Callable[[Tensor], Tensor]:
         return forward
     except Exception as error:
         reason = " ".join(str(error).split())[:200] or type(error).__name__
-        warnings.warn(f"torch.compile failed, training goes on uncompiled: {reason}", stacklevel=3)
+        text = f"torch.compile failed, training goes on uncompiled: {reason}"
+        warnings.warn(text, InputWarning, stacklevel=3)
         return model
     finally:
         model.zero_grad()

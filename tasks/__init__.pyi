@@ -1,4 +1,5 @@
 from retrieval_interp.tasks.errors import InputError as InputError
+from retrieval_interp.tasks.errors import InputWarning as InputWarning
 from retrieval_interp.tasks.graph import GRAPHS as GRAPHS
 from retrieval_interp.tasks.graph import RetrievalGraph as RetrievalGraph
 from retrieval_interp.tasks.graph import path_graph as path_graph

@@ -136,5 +136,6 @@ def test_a_circuit_file_keeps_redundant_paths(halved):
 def test_a_model_that_misses_the_tolerance_blames_no_path():
     task, small = RetrievalTask(steps=2), ri.load_checkpoint("small")
     unlearned = ri.build_model(ri.ModelConfig(layers=2, heads=1, d_model=16), task)
-    assert ri.needed_paths(unlearned, task, examples=16) == []
+    with pytest.warns(ri.InputWarning, match="has not learned the task"):
+        assert ri.needed_paths(unlearned, task, examples=16) == []
     assert ri.needed_paths(small.model, small.task, 1e-4, 64) == []

@@ -10,7 +10,7 @@ from retrieval_interp.commands.command import load_model
 from retrieval_interp.config import Recipe
 from retrieval_interp.model import ModelConfig, build_model
 from retrieval_interp.storage.checkpoint import load_checkpoint, read_tensors
-from retrieval_interp.tasks import InputError, RetrievalTask
+from retrieval_interp.tasks import InputError, InputWarning, RetrievalTask
 from retrieval_interp.training import step_indices, train_model
 
 TINY = Recipe(
@@ -162,7 +162,7 @@ def test_where_compiling_fails_training_goes_on_with_a_word(monkeypatch):
         raise RuntimeError("no C compiler here")
 
     monkeypatch.setattr(torch, "compile", broken)
-    with pytest.warns(UserWarning, match="torch.compile failed, .* no C compiler here"):
+    with pytest.warns(InputWarning, match="torch.compile failed, .* no C compiler here"):
         trained = train_model(replace(TINY, steps=4))
     assert not trained.record["compiled"]
 

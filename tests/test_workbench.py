@@ -160,7 +160,7 @@ def test_with_nothing_supposed_the_intact_model_is_scored(bench):
     view = bench.score()
     assert "Nothing is supposed yet" in repr(view)
     assert view.data.combined_loss == view.data.baseline_loss == pytest.approx(bench.loss, abs=1e-6)
-    assert "the model has not learned the task" in repr(bench.discover())
+    assert "The model has not learned the task" in " ".join(repr(bench.discover()).split())
 
 
 def test_the_report_shows_what_was_measured_and_measures_no_more(bench, tmp_path, monkeypatch):

@@ -86,7 +86,9 @@ def explain(
     circuit = keeping(recovery.empty, recovery.heads, units)
     found = levels, tuple(sorted(control)), tuple(scores), tuple(needed), circuit
     runs += recovery.runs
-    return Explanation(*asked, intact, nothing, *found, decided_on, runs, "; ".join(missing))
+    on_the_same = torch.equal(decided.inputs, batch.inputs)
+    done = decided_on, on_the_same, runs, "; ".join(missing)
+    return Explanation(*asked, intact, nothing, *found, *done)
 
 
 def _random_sets(

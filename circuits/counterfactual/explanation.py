@@ -57,6 +57,7 @@ class Explanation:
     needed: tuple[Needed, ...]  # in the intact model
     circuit: Circuit  # of the last level
     decided_on: int  # examples
+    on_the_same: bool  # whether it was found and measured on the same examples
     runs: int
     unfinished: str  # why the search ended early, or found no more levels
 
@@ -105,6 +106,7 @@ class Explanation:
         if len(self.batch) == 1:
             tokens = self.task.position_labels(self.other, 0)
             said.append(f"The counterfactual is: {' '.join(tokens)}.")
+        if self.on_the_same:
             said.append("It was found and measured on the same prompt.")
         return " ".join(said)
 

@@ -1,5 +1,6 @@
 """The paths that an intact model needs, singly or as one of several heads (paper, appendix E)."""
 
+import warnings
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
@@ -12,7 +13,7 @@ from retrieval_interp.circuits.paths import Head, HeadPath
 from retrieval_interp.circuits.runs.fits import draw_batch
 from retrieval_interp.circuits.scores.control import allowed_paths
 from retrieval_interp.circuits.scores.scorer import Progress, all_but_one, heads_of, no_progress
-from retrieval_interp.tasks import Task
+from retrieval_interp.tasks import InputWarning, Task
 from retrieval_interp.tasks.structured import check_sampling
 
 Item = TypeVar("Item")
@@ -61,9 +62,11 @@ def needed_paths(
     device = next(model.parameters()).device
     judge = Judge(model, task, draw_batch(task, examples, seed, device, "discovery"), tolerance)
     found: list[Paths] = []
-    if judge.learned:
-        for _ in progress(cut_paths(judge, heads_of(model), found), "cutting paths"):
-            pass
+    if not judge.learned:
+        warnings.warn(judge.unlearned_text, InputWarning, stacklevel=2)
+        return []
+    for _ in progress(cut_paths(judge, heads_of(model), found), "cutting paths"):
+        pass
     return [NamedPaths(paths, task.role_names) for paths in found]
 
 

@@ -101,10 +101,10 @@ def position_means(model: Any, batch: Batch) -> dict[Head, Mechanism]:
 
 def head_means(
     model: Any, batch: Batch, attention: Float[Tensor, "layer head dest src"]
-) -> dict[Head, tuple[Mechanism, float]]:
+) -> dict[Head, Mechanism]:
     """The mean of every head, by position or by role, whichever shares more with its patterns.
 
-    With the share of the head's attention that it has. `attention` is the mean by role.
+    `attention` is the mean by role.
     """
     by_role = batch.roles.shape[-1] > 1
     means: dict[Head, list[Mechanism]] = {
@@ -113,7 +113,7 @@ def head_means(
     }
     shares = pattern_shares(model, batch, means)
     best = {head: max(range(len(own)), key=own.__getitem__) for head, own in shares.items()}
-    return {head: (means[head][at], shares[head][at]) for head, at in best.items()}
+    return {head: means[head][at] for head, at in best.items()}
 
 
 def pattern_shares(

@@ -16,7 +16,7 @@ from retrieval_interp.circuits.mechanisms import Mechanism, along
 from retrieval_interp.circuits.scores.scorer import Measured, Progress, Scorer, no_progress
 from retrieval_interp.tasks import Batch
 
-_QUICK = 32  # examples that tell most random circuits from the given one
+QUICK = 32  # examples that tell most random circuits from the given one
 _REDRAWS = 20  # in a tiny model a random circuit may equal the given one, which is no control
 
 
@@ -76,13 +76,14 @@ def random_control(
 ) -> list[float]:
     """The losses of random circuits of the same size and mechanisms, in ascending order.
 
-    Those that are clearly worse are measured on 32 examples. There are none without paths.
+    Those that lose more by four standard errors on the first 32 examples are measured on these
+    alone. There are none without paths.
     """
     if not count or not any(circuit.paths()):
         return []
     draw, losses = random.Random(seed), []
     paths = allowed_paths(scorer.batch, is_causal(scorer.model))
-    quick = Scorer(scorer.model, scorer.task, scorer.batch[:_QUICK])
+    quick = Scorer(scorer.model, scorer.task, scorer.batch[:QUICK])
     goal = scorer.loss(circuit)
     for _ in progress(range(count), "random circuits"):
         for _ in range(1 + _REDRAWS):

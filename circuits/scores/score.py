@@ -7,6 +7,7 @@
 """
 
 import itertools
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -27,6 +28,7 @@ from retrieval_interp.circuits.scores.scorer import (
     Scorer,
     all_but_one,
     cut_losses,
+    has_learned,
     kept_share,
     no_progress,
     removed_losses,
@@ -108,6 +110,7 @@ class CircuitScore:
     paths: tuple[PathScore, ...]  # every path of the circuit
     control: tuple[float, ...]  # combined losses of random circuits, ascending (`scores.control`)
     notes: tuple[str, ...] = ()  # one sentence each
+    learned: bool = True  # whether the intact model does better than one that knows nothing
 
     def __repr__(self) -> str:
         return f"CircuitScore: {self.loss_name} {self.combined_loss:.4f}; ri.score_table shows it"
@@ -124,18 +127,23 @@ class CircuitScore:
 
     @property
     def sufficient(self) -> bool:
-        """Whether the circuit replaces some head and its loss stays below the limit."""
-        return bool(self.circuit.mechanisms) and self.combined_loss < self.limit
+        """Whether the circuit replaces some head and its loss stays below the limit.
+
+        No circuit is sufficient in a model that has not learned the task.
+        """
+        replaces = self.learned and bool(self.circuit.mechanisms)
+        return replaces and self.combined_loss < self.limit
 
     @property
     def reachable(self) -> bool:
         """Whether the intact model is below the limit; else it cannot be told what it needs."""
-        return self.baseline_loss < self.limit
+        return self.learned and self.baseline_loss < self.limit
 
     @property
     def kept(self) -> float:
         """The share of what the model has learned that the circuit keeps; NaN if it is nothing."""
-        return kept_share(self.combined_loss, self.baseline_loss, self.uninformed_loss)
+        shares = self.combined_loss, self.baseline_loss, self.uninformed_loss
+        return kept_share(*shares) if self.learned else math.nan
 
     @property
     def minimal(self) -> bool:
@@ -201,6 +209,7 @@ def score_circuit(
     control = tuple(random_control(scorer, circuit, controls, progress=progress))
     in_place = (*Measured.of(combined), standard_error(combined - own), tuple(paths), control)
     score = CircuitScore(circuit, len(batch), bar.tolerance, task.loss_name, *intact, *in_place)
+    score = replace(score, learned=has_learned(own, uninformed))
     return replace(score, notes=tuple(_notes(score, task.answer_role)))
 
 
@@ -232,7 +241,7 @@ def _cut(
 
 def _notes(score: CircuitScore, answer_role: int | None) -> Iterator[str]:
     told = [path for path in score.circuit.paths() if path.path.src == answer_role]
-    if score.better and score.baseline_loss < score.uninformed_loss:
+    if score.better and score.learned:
         by = f"{score.baseline_loss - score.combined_loss:.4g} +- {score.excess_se:.2g}"
         better = f"The circuit does better than the intact model, by {by}"
         yield f"{better}; so it is not what the model does."

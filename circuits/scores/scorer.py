@@ -147,14 +147,6 @@ def removed_losses(
         yield path, scorer.losses(circuit.without(path))
 
 
-def is_unlearned(loss: float, task: Task) -> bool:
-    """Whether a model does no better than guessing among the candidates.
-
-    The paper calls a run unlearned above 0.7, where such a guess gives 0.75 (section 7.2).
-    """
-    return task.plateau is not None and loss > task.plateau * 0.7 / 0.75
-
-
 KEPT = 0.95
 
 
@@ -238,9 +230,21 @@ def tolerance_of(task: Task, intact: float, uninformed: float) -> float:
     return uninformed - KEPT * (uninformed - intact) if task.tolerance is None else task.tolerance
 
 
-def has_learned(task: Task, intact: float, uninformed: float) -> bool:
-    """Whether the intact model does better than one that knows nothing."""
-    return not is_unlearned(intact, task) and intact < uninformed
+def has_learned(intact: Each, uninformed: Uninformed) -> bool:
+    """Whether a model does better than one that knows nothing, by two standard errors.
+
+    They are of the difference, example by example.
+    """
+    ahead = uninformed.each - intact
+    return float(ahead.mean()) > 2 * standard_error(ahead)
+
+
+def unlearned_text(intact: float, nothing: float, what: str, loss_name: str) -> str:
+    """That a model with this loss, where `what` knows nothing, has not learned the task."""
+    return (
+        f"The model has not learned the task: its {loss_name} of {intact:.4f} is not clearly below "
+        f"that of knowing nothing, {nothing:.4f} ({what})."
+    )
 
 
 class Bar:

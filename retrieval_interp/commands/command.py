@@ -21,7 +21,7 @@ from runpy import run_path
 from typing import Annotated, Any, NoReturn, TypeVar, cast, get_args, get_origin, get_type_hints
 
 from retrieval_interp.storage.files import shipped_checkpoints, writable
-from retrieval_interp.tasks.errors import InputError
+from retrieval_interp.tasks.errors import InputError, InputWarning
 from retrieval_interp.tasks.structured import check_sampling
 from retrieval_interp.views.tables import terminal_width, wrapped
 
@@ -295,7 +295,6 @@ def _on_signals(handler: Any) -> None:
 
 def _warn_in_short(message: Warning | str, category: type[Warning], *_: Any) -> None:
     # Warnings of libraries are for developers; commands show this project's own only.
-    own = category.__module__.startswith("retrieval_interp")
-    if own or (category is UserWarning and str(message).startswith("torch.compile failed")):
+    if issubclass(category, InputWarning):
         clear = "\r\x1b[K" if sys.stderr.isatty() else ""  # clears a bar's line
         print(f"{clear}note: {message}", file=sys.stderr)

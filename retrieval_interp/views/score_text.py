@@ -7,8 +7,9 @@ from statistics import median
 from typing import Any
 
 from retrieval_interp.circuits import CircuitScore, HeadPath, Mechanism
+from retrieval_interp.circuits.scores.control import QUICK
 from retrieval_interp.circuits.scores.score import LivePathScore, PathScore, RedundantScore
-from retrieval_interp.circuits.scores.scorer import is_unlearned
+from retrieval_interp.circuits.scores.scorer import unlearned_text
 from retrieval_interp.config import ModelConfig
 from retrieval_interp.tasks import RetrievalTask, Task, path_letters
 from retrieval_interp.tasks.training_task import counted
@@ -119,7 +120,7 @@ def score_to_dict(score: CircuitScore, name: str, task: Task, seed: int) -> Row:
     """All numbers as JSON data."""
     numbers = (
         "examples tolerance loss_name baseline_loss baseline_se combined_loss combined_se "
-        "excess_se uninformed_loss uninformed kept control notes sufficient minimal"
+        "excess_se uninformed_loss uninformed learned kept control notes sufficient minimal"
     )
     heads = [
         {
@@ -221,18 +222,11 @@ def mechanism_words(mechanisms: Iterable[Mechanism]) -> str:
     return " ".join(f"{kind}: {said[:1].lower()}{said[1:]}" for kind, said in kinds.items())
 
 
-def unlearned_text(loss: float, task: Task) -> str:
-    """That a model with this loss has not learned the task."""
-    return (
-        f"No circuit to find: the model has not learned the task. Its {task.loss_name} of "
-        f"{loss:.4f} is not clearly below the plateau of {task.plateau:.4g}."
-    )
-
-
 def verdict(score: CircuitScore, task: Task) -> str:
     """What the numbers say, in a few sentences; the paper's stand next to those of its own task."""
-    if is_unlearned(score.baseline_loss, task):
-        return unlearned_text(score.baseline_loss, task)
+    if not score.learned:
+        known = score.baseline_loss, score.uninformed_loss, score.uninformed
+        return f"No circuit to find. {unlearned_text(*known, task.loss_name)}"
     papers = isinstance(task, RetrievalTask) and task.tokens == "gaussian"
     said = [_sufficiency(score, papers)]
     if score.paths and score.sufficient:
@@ -243,6 +237,8 @@ def verdict(score: CircuitScore, task: Task) -> str:
             f"{better} of {len(control)} random circuits of the same size and mechanisms do as "
             f"well: they give {control[0]:.2f} at best, {median(control):.2f} at the median."
         )
+        if score.examples > QUICK:
+            said.append(f"Those that look much worse are measured on {QUICK} examples alone.")
         if differ < len(control) / 2:
             said.append(f"There are few such circuits: only {differ} of these differ.")
     said += score.notes
@@ -262,7 +258,9 @@ def _sufficiency(score: CircuitScore, papers: bool) -> str:
     if not replaced:
         nothing = f"knowing nothing {score.uninformed_loss:.4g}, {score.uninformed}"
         known = f"{loss} {score.baseline_loss:.4f}, limit {score.limit:.4g}; {nothing}"
-        return f"No circuit: no head can be replaced, or none was given ({known})."
+        why = "no head can be replaced, or none was given"
+        why = "none was found" if score.circuit.unfinished else why
+        return f"No circuit: {why} ({known})."
     below = "below" if score.combined_loss < score.limit else "not below"
     word = "Sufficient" if score.sufficient else "Not sufficient"
     left = len(score.heads) - replaced
