@@ -9,7 +9,8 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
-from typing import Any, Literal
+from math import comb
+from typing import Any, Literal, NamedTuple
 
 from retrieval_interp.circuits.mechanisms import MECHANISMS, ORIGINAL, Cut, Mechanism
 from retrieval_interp.circuits.paths import Head as Head
@@ -28,9 +29,10 @@ class Circuit:
         mechanisms: the mechanism of each named head; `original` ones are dropped.
         n_roles: number of roles of the circuit's task, 2D+1 in the retrieval task.
         task: the task it belongs to, as `task.to_dict()` gives it.
-        enabling: paths that the circuit can do without, since its attention is fixed, but that the
-            intact model needs to find where to attend (`circuits.scores.enabling`).
-        redundant: sets of paths, the same in several heads, of which the intact model needs one.
+        enabling: paths besides these that the intact model needs. A one-hot or shared head does
+            without them, since its attention is fixed (`circuits.scores.enabling`).
+        redundant: sets of paths, the same in several heads, of which the intact model needs one;
+            they may overlap (`interchangeable`).
         role_names: what the task calls its roles, for text and files; s0, s1, ... if empty.
         unfinished: why the search that found it ended early and what is missing, if it did.
     """
@@ -74,7 +76,7 @@ class Circuit:
                 yield from (HeadPath(head, path) for path in mechanism.paths)
 
     def every_path(self) -> Iterator[HeadPath]:
-        """The one-hot and shared paths, those that enable, and those of which one suffices."""
+        """The one-hot and shared paths, and all others that the intact model needs."""
         return itertools.chain(self.paths(), self.enabling, *self.redundant)
 
     def heads(self) -> list[Head]:
@@ -114,11 +116,11 @@ class Circuit:
             )
 
     def __repr__(self) -> str:
-        """One line per head; `~` marks paths that only enable, then sets of which one suffices."""
+        """One line per head; `~` marks paths that the intact model needs besides, then sets."""
         names = self.role_names
         lines = [f"{head} {mechanism.text(names)}" for head, mechanism in self.mechanisms.items()]
         lines += [f"{path.head} ~{path.path.text(names)}" for path in self.enabling]
-        lines += [one_suffices(paths, names) for paths in self.redundant]
+        lines += [each.text(names) for each in interchangeable(self.redundant)]
         lines += [f"unfinished: {self.unfinished}"] if self.unfinished else []
         return "\n".join(lines) or "empty circuit: every head as it is"
 
@@ -177,10 +179,41 @@ class Circuit:
         return cls.from_dict(read_json(text, "circuit"), roles)
 
 
-def one_suffices(paths: Sequence[HeadPath], names: Sequence[str] = ()) -> str:
-    """`any one of L2.H0, L2.H3 suffices for s0<-s4`."""
-    heads = ", ".join(str(path.head) for path in paths)
-    return f"any one of {heads} suffices for {paths[0].path.text(names)}"
+class Interchangeable(NamedTuple):
+    """A path that several heads have, of which the intact model needs some."""
+
+    paths: tuple[HeadPath, ...]
+    enough: int | None  # so many of them, whichever; None if one is needed, and others overlap
+
+    def text(self, names: Sequence[str] = ()) -> str:
+        """`any one of L2.H0, L2.H3 suffices for s0<-s4`."""
+        heads = ", ".join(str(path.head) for path in self.paths)
+        path = self.paths[0].path.text(names)
+        if self.enough is None:
+            return f"one of {heads} is needed for {path}"
+        suffice = "one of {} suffices" if self.enough == 1 else f"{self.enough} of {{}} suffice"
+        return f"any {suffice.format(heads)} for {path}"
+
+
+def interchangeable(sets: Iterable[tuple[HeadPath, ...]]) -> list[Interchangeable]:
+    """What sets say together of which one path each is needed.
+
+    Where all sets of k among n heads are there, any n - k + 1 of these heads suffice.
+    """
+    groups: list[list[tuple[HeadPath, ...]]] = []
+    for paths in sets:
+        near = [group for group in groups if set(paths) & set(itertools.chain(*group))]
+        groups = [group for group in groups if group not in near]
+        groups.append([*itertools.chain(*near), paths])
+    said = []
+    for group in groups:
+        heads, sizes = sorted(set(itertools.chain(*group))), set(map(len, group))
+        size = min(sizes)
+        if len(sizes) == 1 and len(group) == comb(len(heads), size):
+            said.append(Interchangeable(tuple(heads), len(heads) - size + 1))
+        else:
+            said += [Interchangeable(paths, None) for paths in group]
+    return said
 
 
 @dataclass(frozen=True)
@@ -272,7 +305,8 @@ def circuit_diff(old: Circuit, new: Circuit) -> list[str]:
             lines.append(f"{head}: {before} -> {'another ' * (before == after)}{after}")
     for sign, one, other in (("-", old, new), ("+", new, old)):
         paths = [path for path in one.enabling if path not in other.enabling]
-        sets = [paths for paths in one.redundant if paths not in other.redundant]
         lines += [f"enabling: {sign} {path.text(names)}" for path in paths]
-        lines += [f"redundant: {sign} {one_suffices(paths, names)}" for paths in sets]
+        known = interchangeable(other.redundant)
+        sets = [each for each in interchangeable(one.redundant) if each not in known]
+        lines += [f"redundant: {sign} {each.text(names)}" for each in sets]
     return lines

@@ -128,7 +128,7 @@ class Explanation:
         if score.enables:
             later = ", ".join(
                 f"{each.path.head} to {labels[each.path.path.src]} "
-                f"({each.attention:.2f} to {each.when_cut:.2f}, by its {each.side})"
+                f"({each.text})"
                 for each in score.enables
             )
             said.append(f"It enables {later}.")

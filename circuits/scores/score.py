@@ -2,13 +2,15 @@
 
 1. The intact model: its loss, with each head replaced, and with each path cut, also those that
    only enable. What it needs is decided by two standard errors.
-2. The circuit: the *combined* loss with all heads replaced, and with each path removed from it.
+2. The circuit: the *combined* loss with all heads replaced, with each path removed from it, and
+   with each head emptied whose pattern is fixed.
 3. A control: random circuits of the same size and mechanisms.
 """
 
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
 from typing import Any
 
 from retrieval_interp.circuits.circuit import Circuit, Head, HeadPath
@@ -27,12 +29,15 @@ from retrieval_interp.circuits.scores.scorer import (
     Scorer,
     all_but_one,
     cut_losses,
+    is_better,
     kept_share,
     no_progress,
     removed_losses,
     uninformed_loss,
+    with_cut,
 )
 from retrieval_interp.tasks import Batch, Task
+from retrieval_interp.tasks.shown import shown
 
 _ENABLING = 128  # examples on which enabled paths are found
 
@@ -45,6 +50,18 @@ class HeadScore:
     mechanism: Mechanism
     loss: float
     se: float
+
+
+@dataclass(frozen=True)
+class EmptiedScore:
+    """A head with a fixed pattern, whose attention is set to zero in the circuit."""
+
+    head: Head
+    mechanism: Mechanism
+    loss: float  # of the circuit without what this head writes
+    se: float
+    needed: bool | None  # loss above the limit by two standard errors; None if not clear
+    enables: tuple[Enabled, ...]  # if needed: what it serves, when emptied in the intact model
 
 
 @dataclass(frozen=True)
@@ -89,7 +106,7 @@ class RedundantScore:
 
 @dataclass(frozen=True, repr=False)
 class CircuitScore:
-    """The scores of a circuit on one set of examples (`ri.score_table` prints them)."""
+    """The scores of a circuit on one set of examples."""
 
     circuit: Circuit
     examples: int
@@ -106,11 +123,14 @@ class CircuitScore:
     combined_se: float
     excess_se: float  # of combined minus baseline, example by example
     paths: tuple[PathScore, ...]  # every path of the circuit
+    emptied: tuple[EmptiedScore, ...]  # every head with a fixed pattern, such as identity
+    rest_emptied_loss: float  # with all of them emptied at once that are not needed
+    rest_emptied_se: float
     control: tuple[float, ...]  # combined losses of random circuits, ascending (`scores.control`)
     notes: tuple[str, ...] = ()  # one sentence each
 
     def __repr__(self) -> str:
-        return f"CircuitScore: {self.loss_name} {self.combined_loss:.4f}; ri.score_table shows it"
+        return shown(self)
 
     @property
     def limit(self) -> float:
@@ -119,13 +139,19 @@ class CircuitScore:
 
     @property
     def better(self) -> bool:
-        """Whether the circuit does better than the intact model, by two standard errors."""
-        return self.combined_loss + 2 * self.excess_se < self.baseline_loss
+        """Whether the circuit does better than the intact model, as `is_better` decides."""
+        losses = self.combined_loss, self.excess_se, self.baseline_loss, self.uninformed_loss
+        return is_better(*losses)
 
     @property
     def sufficient(self) -> bool:
         """Whether the circuit replaces some head and its loss stays below the limit."""
         return bool(self.circuit.mechanisms) and self.combined_loss < self.limit
+
+    @property
+    def needed_as_such(self) -> tuple[EmptiedScore, ...]:
+        """Heads with a fixed pattern that a sufficient circuit does not do without."""
+        return tuple(row for row in self.emptied if self.sufficient and row.needed)
 
     @property
     def reachable(self) -> bool:
@@ -166,6 +192,8 @@ def score_circuit(
         only head h         loss({h: C[h]})
         combined            loss(C)
         path p removed      loss(C without p): what p carries
+        head h emptied      loss(C with no attention in h), where C[h] is a fixed pattern: whether
+                            what h writes is needed as such
         path p cut live     loss(cut p) of the intact model: what p carries or enables
         kept                (uninformed - combined) / (uninformed - baseline)
         sufficient          combined < tolerance, and < uninformed
@@ -196,12 +224,63 @@ def score_circuit(
         loss, se = Measured.of(losses)
         paths.append(PathScore(**vars(cut[path]), ablated_loss=loss, se=se))
     combined = scorer.base_losses.mean(dim=1)
-    enabling = tuple(cut[path] for path in circuit.enabling)
-    intact = (*Measured.of(own), *uninformed[:2], tuple(heads), enabling, redundant)
-    control = tuple(random_control(scorer, circuit, controls, progress=progress))
-    in_place = (*Measured.of(combined), standard_error(combined - own), tuple(paths), control)
-    score = CircuitScore(circuit, len(batch), bar.tolerance, task.loss_name, *intact, *in_place)
+    emptied, rest = _emptied(scorer, circuit, bar, progress)
+    score = CircuitScore(
+        circuit=circuit,
+        examples=len(batch),
+        tolerance=bar.tolerance,
+        loss_name=task.loss_name,
+        baseline_loss=Measured.of(own).loss,
+        baseline_se=Measured.of(own).se,
+        uninformed_loss=uninformed.loss,
+        uninformed=uninformed.what,
+        heads=tuple(heads),
+        enabling=tuple(cut[path] for path in circuit.enabling),
+        redundant=redundant,
+        combined_loss=Measured.of(combined).loss,
+        combined_se=Measured.of(combined).se,
+        excess_se=standard_error(combined - own),
+        paths=tuple(paths),
+        emptied=emptied,
+        rest_emptied_loss=rest.loss,
+        rest_emptied_se=rest.se,
+        control=tuple(random_control(scorer, circuit, controls, progress=progress)),
+    )
     return replace(score, notes=tuple(_notes(score, task.answer_role)))
+
+
+def _emptied(
+    scorer: Scorer, circuit: Circuit, bar: Bar, progress: Progress
+) -> tuple[tuple[EmptiedScore, ...], Measured]:
+    """Every head with a fixed pattern emptied in the circuit; then all that are not needed."""
+    scorer.rebase(circuit)
+    fixed = [head for head, mechanism in circuit.mechanisms.items() if mechanism.is_fixed]
+    losses = {head: scorer.each(with_cut(circuit, head)) for head in progress(fixed, "emptying")}
+    needed = {head: bar.side(losses[head]) for head in fixed}
+    served = _served(scorer, circuit, [head for head in fixed if needed[head]], progress)
+    rows = tuple(
+        EmptiedScore(
+            head=head,
+            mechanism=circuit[head],
+            loss=Measured.of(losses[head]).loss,
+            se=Measured.of(losses[head]).se,
+            needed=needed[head],
+            enables=served.get(head, ()),
+        )
+        for head in fixed
+    )
+    rest = reduce(with_cut, [head for head in fixed if not needed[head]], circuit)
+    return rows, Measured.of(scorer.each(rest))
+
+
+def _served(
+    scorer: Scorer, circuit: Circuit, cuts: Sequence[Cut], progress: Progress
+) -> dict[Cut, tuple[Enabled, ...]]:
+    """The paths that each cut takes something from, on few examples of the intact model."""
+    model, batch = scorer.model, scorer.batch
+    few = batch if has_hooks(model) else batch[:_ENABLING]  # hooks may be made for this batch
+    paths = [*circuit.paths(), *circuit.enabling]
+    return enabled_by(model, few, cuts, paths, progress=progress) if cuts else {}
 
 
 def _cut(
@@ -213,20 +292,30 @@ def _cut(
     paths = [*circuit.paths(), *circuit.enabling]
     cuts: list[Cut] = [*paths, *sets, *itertools.chain(*map(all_but_one, sets))]
     cut = {each: losses.mean(dim=1) for each, losses in cut_losses(scorer, cuts, progress)}
-    few = batch if has_hooks(model) else batch[:_ENABLING]  # hooks may be made for this batch
-    enables = enabled_by(model, few, [*paths, *sets], paths, progress=progress)
+    enables = _served(scorer, circuit, [*paths, *sets], progress)
     rows = {}
     for path in paths:
-        weight, losses = float(attention[path.head][path.path]), cut[path]
-        live = (*Measured.of(losses), enables[path], bar.side(losses))
-        rows[path] = LivePathScore(path, weight, *live)
+        rows[path] = LivePathScore(
+            path=path,
+            attention=float(attention[path.head][path.path]),
+            live_loss=Measured.of(cut[path]).loss,
+            live_se=Measured.of(cut[path]).se,
+            enables=enables[path],
+            needed=bar.side(cut[path]),
+        )
     redundant = []
     for same in sets:
-        losses, left = cut[same], [cut[few] for few in all_but_one(same)]
-        each = tuple(float(losses.mean()) for losses in left)
-        suffice = tuple(None if above is None else not above for above in map(bar.side, left))
-        found = (*Measured.of(losses), each, enables[same], bar.side(losses), suffice)
-        redundant.append(RedundantScore(same, *found))
+        left = [cut[fewer] for fewer in all_but_one(same)]
+        score = RedundantScore(
+            paths=same,
+            live_loss=Measured.of(cut[same]).loss,
+            live_se=Measured.of(cut[same]).se,
+            left_losses=tuple(float(losses.mean()) for losses in left),
+            enables=enables[same],
+            needed=bar.side(cut[same]),
+            suffice=tuple(None if above is None else not above for above in map(bar.side, left)),
+        )
+        redundant.append(score)
     return rows, tuple(redundant)
 
 
