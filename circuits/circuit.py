@@ -264,7 +264,8 @@ def suppose(circuit: Circuit, line: str) -> Circuit:
     if len(words) < 2 or not (words[1] in written or "<-" in words[1]):
         raise InputError(
             "expected a line such as L1.H0 s0<-s2, L0.H0 one-hot s2<-s1 s4<-s3 or L1.H0 uniform "
-            f"(mechanisms: {', '.join(written)}), found {line!r:.80}"
+            f"(mechanisms: {', '.join(written)}; those that a workbench measures: mean, "
+            f"role-mean), found {line!r:.80}"
         )
     head = Head.parse(words[0])
     if words[1] in written:

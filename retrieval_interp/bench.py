@@ -26,7 +26,7 @@ from retrieval_interp.circuits.draw.svg import draw_circuit
 from retrieval_interp.circuits.hooks import is_causal
 from retrieval_interp.circuits.mechanisms import ORIGINAL
 from retrieval_interp.circuits.runs.fits import draw_batch
-from retrieval_interp.circuits.runs.means import role_mean, standard_error
+from retrieval_interp.circuits.runs.means import position_means, role_mean, standard_error
 from retrieval_interp.circuits.scores import scorer
 from retrieval_interp.circuits.scores.control import allowed_attention
 from retrieval_interp.progress import progress_bar
@@ -90,7 +90,7 @@ class _Step(NamedTuple):
     circuit: Circuit
     loss: float
     se: float  # standard error of the loss
-    better: bool  # than the intact model, by two standard errors
+    better: bool  # than the intact model (`scorer.is_better`)
 
 
 @dataclass(eq=False, repr=False)
@@ -129,8 +129,12 @@ class Workbench:
         """The loss that a working circuit stays below."""
         if self.stated is not None:
             return self.stated
-        uninformed = scorer.uninformed_loss(self.model, self.task, self.batch, self.scorer.each)
-        return scorer.tolerance_of(self.task, self.intact_loss, uninformed.loss)
+        return scorer.tolerance_of(self.task, self.intact_loss, self._uninformed_loss)
+
+    @cached_property
+    def _uninformed_loss(self) -> float:
+        """The loss of a model that knows nothing."""
+        return scorer.uninformed_loss(self.model, self.task, self.batch, self.scorer.each).loss
 
     @property
     def circuit(self) -> Circuit:
@@ -212,9 +216,10 @@ class Workbench:
         """Change what some heads do, and measure the mean loss with the whole circuit in place.
 
         Args:
-            lines: one line per head, or a whole circuit. `L3.H0 uniform` (or identity, role-mean,
-                original) replaces a head; `L1.H0 one-hot s0<-s2 s4<-s6` gives it exactly these
-                paths; `L1.H0 s0<-s2` adds a path to those it has, or to a row that then is shared.
+            lines: one line per head, or a whole circuit. `L3.H0 uniform` (or identity, mean,
+                role-mean, original) replaces a head; `L1.H0 one-hot s0<-s2 s4<-s6` gives it exactly
+                these paths; `L1.H0 s0<-s2` adds a path to those it has, or to a row that then is
+                shared.
 
         Returns:
             A view of what changed; its `data` is the loss. After an error nothing has changed.
@@ -254,9 +259,13 @@ class Workbench:
         for line in several:
             if isinstance(line, Circuit):
                 circuit = line
-            elif str(line).split()[1:] == ["role-mean"]:  # which has to be measured
+            elif str(line).split()[1:] in (["mean"], ["role-mean"]):  # which have to be measured
                 head = self.check_head(Head.parse(line.split()[0]))
-                circuit = circuit.replace(head, role_mean(self.intact_attention[head]))
+                if line.split()[1] == "mean":
+                    mean = position_means(self.model, self.batch)[head]
+                else:
+                    mean = role_mean(self.intact_attention[head])
+                circuit = circuit.replace(head, mean)
             else:
                 circuit = suppose(circuit, line)
         batch = batch_for(circuit, self.model, self.task, self.batch, self.seed)
@@ -279,9 +288,11 @@ class Workbench:
     def _measured(self, circuit: Circuit) -> _Step:
         loss = self.scorer.rebase(circuit)
         each = self.scorer.base_losses.mean(dim=1)
-        gain = self._intact - each
-        better = float(gain.mean()) > 2 * standard_error(gain)
-        return _Step(circuit, loss, standard_error(each), better)
+        step, gain = _Step(circuit, loss, standard_error(each), False), self._intact - each
+        if float(gain.mean()) <= 2 * standard_error(gain):
+            return step
+        losses = loss, standard_error(gain), float(self._intact.mean()), self._uninformed_loss
+        return step._replace(better=scorer.is_better(*losses))
 
     def _check_unchanged(self) -> None:
         if self._fingerprint() != self._model_as_opened:

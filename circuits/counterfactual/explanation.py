@@ -127,8 +127,7 @@ class Explanation:
         said = [f"{what}. Without it {score.without.share:.0%} is recovered."]
         if score.enables:
             later = ", ".join(
-                f"{each.path.head} to {labels[each.path.path.src]} "
-                f"({each.text})"
+                f"{each.path.head} to {labels[each.path.path.src]} ({each.text})"
                 for each in score.enables
             )
             said.append(f"It enables {later}.")

@@ -15,6 +15,9 @@ Enabling = Mapping[HeadPath, Sequence[Enabled]]  # later paths that need a path
 _LONG = 30  # most characters of a line that adds to a label
 
 
+_AS_SUCH = "needed as such"
+
+
 class Label(NamedTuple):
     """A line of text next to a layer, in an arrow's colour, or faint below another line."""
 
@@ -64,26 +67,33 @@ def row_labels(
     colors: Mapping[HeadPath, str],
     batch: Batch | None,
     enables: Enabling,
+    needed: Collection[Head],
 ) -> Iterator[Label]:
-    """The lines next to a row: heads with arrows by name, in their colours, others counted."""
+    """The lines next to a row: heads with arrows by name, in their colours, others counted.
+
+    Heads with a fixed pattern that is `needed` as such have a line as well.
+    """
     by_head: dict[Head, list[HeadPath]] = {}
     for path in sorted(colors):
         if path.head.layer in layers:
             by_head.setdefault(path.head, []).append(path)
     for paths in by_head.values():
         own = {colors[path] for path in paths}
-        first, *more = _head_lines(circuit, paths, batch, enables)
+        first, *more = _head_lines(circuit, paths, batch, enables, needed)
         yield Label(first, own.pop() if len(own) == 1 else None)
         yield from (Label(text, faint=True) for text in more)
     span = "-".join(dict.fromkeys(f"L{layer}" for layer in (layers[0], layers[-1])))
     replaced = replaced_heads(circuit, layers[0])
-    idle = {head: what for head, what in replaced.items() if (layers[0], head) not in by_head}
+    as_such = [head for head in needed if head.layer in layers and head not in by_head]
+    yield from (Label(f"{head} {circuit[head].kind}, {_AS_SUCH}") for head in as_such)
+    named = {*by_head, *as_such}
+    idle = {head: what for head, what in replaced.items() if (layers[0], head) not in named}
     if len(idle) == 1:
         yield from (Label(f"{span}.H{head} {what}") for head, what in idle.items())
     elif idle:
         counts = ", ".join(f"{n} {what}" for what, n in Counter(idle.values()).items())
         yield Label(f"{span}: {counts}{' each' if len(layers) > 1 else ''}")
-    elif not by_head:
+    elif not named:
         yield Label(f"{span} original")
 
 
@@ -93,23 +103,32 @@ def replaced_heads(circuit: Circuit, layer: int) -> dict[int, str]:
 
 
 def _head_lines(
-    circuit: Circuit, paths: Sequence[HeadPath], batch: Batch | None, enables: Enabling
+    circuit: Circuit,
+    paths: Sequence[HeadPath],
+    batch: Batch | None,
+    enables: Enabling,
+    needed: Collection[Head],
 ) -> list[str]:
     """What a head is, and below it which heads it enables and what replaces it."""
     head, mechanism = paths[0].head, circuit[paths[0].head]
-    needed: dict[str, set[Head]] = {}
+    served: dict[str, set[Head]] = {}
     for path in paths:
         for later in enables.get(path, ()):
-            needed.setdefault(later.side, set()).add(later.path.head)
-    sides = [f"({side}) {', '.join(map(str, sorted(needed[side])))}" for side in sorted(needed)]
+            served.setdefault(later.side, set()).add(later.path.head)
+    names = {side: ", ".join(map(str, sorted(heads))) for side, heads in served.items()}
+    carried = names.pop("value", "")
+    sides = [f"({side}) {names[side]}" for side in sorted(names)]
     kind = head_kind(paths, batch) if batch is not None else ""
     if mechanism.paths:
         role = mechanism.kind
+    elif head in needed:
+        role = _AS_SUCH
     elif any(path in circuit.enabling for path in paths):
-        role = "" if sides else "only enables"
+        role = "" if served else "needed"
     else:
         role = "one of several"
     below = [f"enables {', '.join(sides)}"] if sides else []
+    below += [f"carried on by {carried}"] if carried else []
     if not mechanism.paths and mechanism.kind != "original":
         below.append(f"replaced by {mechanism}")
     first = f"{head} {', '.join(filter(None, (kind, role)))}".strip()

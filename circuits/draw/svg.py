@@ -2,12 +2,12 @@
 
 import textwrap
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import accumulate, pairwise, product
 from typing import NamedTuple
 from xml.etree import ElementTree as ET
 
-from retrieval_interp.circuits.circuit import Circuit, HeadPath, RolePath, one_suffices
+from retrieval_interp.circuits.circuit import Circuit, Head, HeadPath, RolePath, interchangeable
 from retrieval_interp.circuits.draw import layout
 from retrieval_interp.circuits.draw.layout import Enabling, Label, role_words, row_labels
 from retrieval_interp.tasks import Batch, Task, role_name
@@ -33,11 +33,13 @@ def draw_circuit(
     when: str = "removed from the circuit",
     colors: Mapping[HeadPath, str] | None = None,
     notes: Mapping[HeadPath, str] | None = None,
+    needed: Collection[Head] = (),
 ) -> str:
     """A circuit as an `<svg>` element: roles across, layers upwards, an arrow for each path.
 
-    Arrows are dashed where a path only enables. They are 1.5 to 6 pixels wide, by the share of what
-    the model has learned that is lost without the path, (loss - intact) / (uninformed - intact).
+    Arrows are dashed where the intact model needs a path that the circuit does without. They are
+    1.5 to 6 pixels wide, by the share of what the model has learned that is lost without the path,
+    (loss - intact) / (uninformed - intact).
 
     Args:
         circuit: what to draw; heads without paths are written next to their layer.
@@ -51,6 +53,7 @@ def draw_circuit(
         when: what was done to a path, in words: "removed from the circuit", "cut in the model".
         colors: CSS colour of an arrow; by default one per head of a layer.
         notes: short text next to an arrow; by default its loss.
+        needed: heads with a fixed pattern that is needed as such, each a band across its layer.
     """
     if batch is None and task is not None:
         batch = task.sample(8)
@@ -66,7 +69,8 @@ def draw_circuit(
     colors = {path: given.get(path, own[path.head]) for path in circuit.every_path()}
     depth = max([n_layers or 1, *(1 + head.layer for head in circuit.heads())])
     rows = layout.layer_rows(circuit, depth)
-    labels = [list(row_labels(circuit, layers, colors, batch, enables or {})) for layers in rows]
+    about_heads = batch, enables or {}, needed
+    labels = [list(row_labels(circuit, layers, colors, *about_heads)) for layers in rows]
     in_row = [[path for path in colors if path.head.layer in layers] for layers in rows]
 
     lengths = (60 + (6 if label.faint else 7) * len(label.text) for of in labels for label in of)
@@ -84,7 +88,9 @@ def draw_circuit(
         _add_column(svg, x, floors, names[role], below[role])
     losses, notes, learned = losses or {}, notes or {}, uninformed - intact
     loss_name = task.loss_name if task else "loss"
-    for paths, lines, (bottom, top) in zip(in_row, labels, pairwise(floors)):
+    for layers, paths, lines, (bottom, top) in zip(rows, in_row, labels, pairwise(floors)):
+        for head in sorted(head for head in needed if head.layer in layers):
+            _add_band(svg, f"{head} {circuit[head]}: needed as such", xs.values(), bottom, top)
         _add_labels(svg, lines, (bottom + top) / 2, faint=not paths)
         curves = _curves(paths, xs, bottom, top)
         texts = []
@@ -96,7 +102,9 @@ def draw_circuit(
                 note = f"{losses[path]:.2f}"
                 share = (losses[path] - intact) / learned if learned > 0 else 0.0
             width = 1.5 + 4.5 * max(0.0, min(1.0, share))
-            group = _add_arrow(svg, circuit, path, curve, colors[path], width, about)
+            apart = path not in circuit.paths() and path.head not in needed
+            dashed = apart and path.head in circuit.mechanisms
+            group = _add_arrow(svg, circuit, path, curve, colors[path], width, about, dashed)
             if note := notes.get(path, note):
                 texts.append((group, note, curve))
         _add_texts(texts, list(curves.values()))
@@ -191,10 +199,12 @@ def _add_arrow(
     color: str,
     width: float,
     about: list[str],
+    dashed: bool,
 ) -> ET.Element:
-    name, dashed = path.text(circuit.role_names), path not in circuit.paths()
-    about += ["only enables"] if dashed else []
-    about += [one_suffices(s, circuit.role_names) for s in circuit.redundant if path in s]
+    name = path.text(circuit.role_names)
+    about += ["only enables"] if dashed and circuit[path.head].follows_paths else []
+    several = interchangeable(circuit.redundant)
+    about += [each.text(circuit.role_names) for each in several if path in each.paths]
     group = _add(svg, "g", data_path=name, **{"class": "arrow"})
     _add(group, "title", f"{name}: {', '.join(about)}")
     # A wider, invisible line is easier to click.
@@ -203,6 +213,14 @@ def _add_arrow(
     style |= {"stroke_dasharray": "5 4", "stroke_opacity": "0.75"} if dashed else {}
     _add(group, "path", d=curve, **style, marker_end="url(#tip)")
     return group
+
+
+def _add_band(svg: ET.Element, about: str, xs: Iterable[int], bottom: int, top: int) -> None:
+    """What a head does at every position, as a band across its layer."""
+    place = {"x": min(xs) - 12, "y": top + 3, "rx": 6, "height": bottom - top - 6}
+    look = {"fill": "currentColor", "fill_opacity": 0.08, "class": "band"}
+    band = _add(svg, "rect", **place, width=max(xs) - min(xs) + 24, **look)
+    _add(band, "title", about)
 
 
 def _add_texts(texts: Sequence[tuple[ET.Element, str, _Curve]], curves: Sequence[_Curve]) -> None:

@@ -121,9 +121,17 @@ class Sight:
         left = {path: min(self._along(after, path), value[path]) for path in later}
         lost = [path for path in later if own[path] - left[path] >= least_drop]
         pairs = [(after, self.before), (self.before, after)] if lost else []
-        sides = [after, *(self._mixed(first + 1, *pair) for pair in pairs)]
+        sides = [self._mixed(first + 1, *pair) for pair in pairs]
         for path in sorted(lost, key=lambda path: left[path] - own[path]):
-            yield Enabled(path, own[path], *(self._along(x, path) for x in sides), value[path])
+            by_query, by_key = (self._along(side, path) for side in sides)
+            yield Enabled(
+                path=path,
+                attention=own[path],
+                when_cut=self._along(after, path),
+                by_query=by_query,
+                by_key=by_key,
+                by_value=value[path],
+            )
 
     @contextmanager
     def _noting(self, *names: str) -> Iterator[Seen]:

@@ -78,7 +78,8 @@ def score_drawing(
     losses = {row.path: row.ablated_loss for row in score.paths}
     enables = {row.path: row.enables for row in (*score.paths, *score.enabling)}
     learned, circuit = (score.baseline_loss, score.uninformed_loss), with_kept(score.circuit)
-    return draw_circuit(circuit, n_layers, order, losses, task, enables, batch, *learned)
+    drawn = circuit, n_layers, order, losses, task, enables, batch, *learned
+    return draw_circuit(*drawn, needed=[row.head for row in score.needed_as_such])
 
 
 def with_kept(circuit: Circuit) -> Circuit:

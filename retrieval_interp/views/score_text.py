@@ -2,15 +2,18 @@
 
 import inspect
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from statistics import median
 from typing import Any
 
 from retrieval_interp.circuits import CircuitScore, HeadPath, Mechanism
+from retrieval_interp.circuits.circuit import interchangeable
+from retrieval_interp.circuits.flow import listed
+from retrieval_interp.circuits.scores.enabling import Enabled
 from retrieval_interp.circuits.scores.score import LivePathScore, PathScore, RedundantScore
 from retrieval_interp.circuits.scores.scorer import is_unlearned
 from retrieval_interp.config import ModelConfig
-from retrieval_interp.tasks import RetrievalTask, Task, path_letters
+from retrieval_interp.tasks import RetrievalTask, Task
 from retrieval_interp.tasks.training_task import counted
 from retrieval_interp.views.tables import text_table, wrapped
 
@@ -59,13 +62,14 @@ _NEEDED = {
 
 
 def _path_row(row: LivePathScore, score: CircuitScore, task: Task | None) -> Row:
-    data = _place(row.path, score.circuit.role_names) | _fields(row, "attention")
+    names = score.circuit.role_names
+    data = _place(row.path, names) | _fields(row, "attention")
     data |= _live(row, row.path, score, task)
     if isinstance(row, PathScore):
         # In a circuit that does not work, leaving out any path gives a high loss.
         carries = score.sufficient and row.path not in score.spared
         data |= _fields(row, "ablated_loss se") | {"carries": carries}
-    does = ["carries"] * bool(data.get("carries")) + enables_text(data["enables"])
+    does = ["carries"] * bool(data.get("carries")) + serves(row.enables, names)
     if not does and score.reachable:
         does = [_NEEDED[row.needed]]
     return data | {"does": "; ".join(does)}
@@ -75,7 +79,7 @@ def _redundant_row(row: RedundantScore, score: CircuitScore, task: Task | None) 
     names = score.circuit.role_names
     data = _live(row, row.paths[0], score, task) | _fields(row, "left_losses one_suffices")
     if row.one_suffices:
-        said = "any one suffices"
+        said = _enough(row, score)
     elif row.needed is None or None in row.suffice:
         said = "not clear on these examples whether any one suffices"
     else:
@@ -84,8 +88,19 @@ def _redundant_row(row: RedundantScore, score: CircuitScore, task: Task | None) 
     return data | {
         "name": row.text(names),
         "paths": [path.text(names) for path in row.paths],
-        "does": "; ".join([f"{said} (one left: {left})", *enables_text(data["enables"])]),
+        "does": "; ".join([f"{said} (one left: {left})", *serves(row.enables, names)]),
     }
+
+
+def _enough(row: RedundantScore, score: CircuitScore) -> str:
+    """How many of the heads suffice, which sets that overlap say together."""
+    sets = interchangeable(score.circuit.redundant)
+    (same,) = [each for each in sets if set(row.paths) <= set(each.paths)]
+    overlapping = [one for one in score.redundant if set(one.paths) <= set(same.paths)]
+    if same.enough is None or not all(one.one_suffices for one in overlapping):
+        return "one of these is needed"
+    several = f"any {same.enough} of {', '.join(str(path.head) for path in same.paths)} suffice"
+    return "any one suffices" if same.enough == 1 else several
 
 
 def _live(
@@ -94,14 +109,18 @@ def _live(
     names = score.circuit.role_names
     return {
         "name": path.text(names),
-        "meaning": (task.path_label if task else path_letters)(*path.path),
+        "meaning": task.path_label(*path.path) if task else "",
         **_fields(row, "live_loss live_se needed"),
-        "enables": [
-            {"name": later.path.text(names), **_place(later.path, names)}
-            | _fields(later, "side attention when_cut by_query by_key")
-            for later in row.enables
-        ],
+        "enables": _enabled_rows(row.enables, names),
     }
+
+
+def _enabled_rows(enables: Sequence[Enabled], names: Sequence[str]) -> list[Row]:
+    keys = "side attention when_cut by_query by_key by_value"
+    return [
+        {"name": later.path.text(names), **_place(later.path, names), **_fields(later, keys)}
+        for later in enables
+    ]
 
 
 def _place(path: HeadPath, names: Sequence[str]) -> Row:
@@ -109,17 +128,21 @@ def _place(path: HeadPath, names: Sequence[str]) -> Row:
     return {**path.head._asdict(), "dest": dest, "src": src}
 
 
-def enables_text(later: Sequence[Row]) -> list[str]:
-    """What is enabled, each with the side that misses it; empty if nothing is."""
-    said = [f"{r['name']} ({r['side']} {r['attention']:.2f} to {r['when_cut']:.2f})" for r in later]
-    return [f"enables {', '.join(said)}"] if said else []
+def serves(enables: Sequence[Enabled], names: Sequence[str]) -> list[str]:
+    """Which later paths are enabled, and which carry it on, each with the side that misses it."""
+    said: dict[str, list[str]] = {}
+    for later in enables:
+        how = "carried on by" if later.side == "value" else "enables"
+        said.setdefault(how, []).append(f"{later.path.text(names)} ({later.text})")
+    return [f"{how} {', '.join(said[how])}" for how in sorted(said, reverse=True)]
 
 
 def score_to_dict(score: CircuitScore, name: str, task: Task, seed: int) -> Row:
     """All numbers as JSON data."""
     numbers = (
         "examples tolerance loss_name baseline_loss baseline_se combined_loss combined_se "
-        "excess_se uninformed_loss uninformed kept control notes sufficient minimal"
+        "excess_se uninformed_loss uninformed kept control notes sufficient minimal "
+        "rest_emptied_loss rest_emptied_se"
     )
     heads = [
         {
@@ -139,6 +162,12 @@ def score_to_dict(score: CircuitScore, name: str, task: Task, seed: int) -> Row:
         "unfinished": score.circuit.unfinished or None,
         "heads": heads,
         **_path_rows(score, task),
+        "emptied": [
+            {**row.head._asdict(), "mechanism": row.mechanism.kind}
+            | _fields(row, "loss se needed")
+            | {"enables": _enabled_rows(row.enables, score.circuit.role_names)}
+            for row in score.emptied
+        ],
     }
 
 
@@ -162,20 +191,30 @@ def path_table(score: CircuitScore, task: Task | None = None) -> tuple[list[str]
         ]
         for row in shown_paths(score, task)
     ]
-    return [*header, "what it does"], rows
+    header.append("what it does")
+    kept = [at for at, name in enumerate(header) if task or name != "meaning"]
+    return [header[at] for at in kept], [[row[at] for at in kept] for row in rows]
 
 
 def head_table(score: CircuitScore) -> tuple[list[str], list[list[str]]]:
-    """Replaced heads, with the loss when only this one is replaced; one row for the others."""
+    """Replaced heads, with the loss when only this one is replaced; one row for the others.
+
+    Where some have a fixed pattern, also the loss of the circuit with these emptied.
+    """
+    emptied = {row.head: f"{row.loss:.4f}" for row in score.emptied}
     rows = [
         [str(row.head), row.mechanism.text(score.circuit.role_names), f"{row.loss:.4f}"]
+        + ([emptied.get(row.head, "")] if emptied else [])
         for row in score.heads
         if row.head in score.circuit.mechanisms
     ]
     if left := len(score.heads) - len(rows):
         what = "others" if rows else "all"
-        rows.append([what, f"original ({left})", f"{score.baseline_loss:.4f}"])
-    return ["head", "mechanism", f"{score.loss_name}, only this head replaced"], rows
+        others = [what, f"original ({left})", f"{score.baseline_loss:.4f}"]
+        rows.append([*others, *([""] if emptied else [])])
+    loss = score.loss_name
+    header = ["head", "mechanism", f"{loss}, only this head replaced"]
+    return header + ([f"{loss}, emptied in the circuit"] if emptied else []), rows
 
 
 def loss_lines(score: CircuitScore) -> tuple[str, str]:
@@ -193,7 +232,7 @@ def loss_lines(score: CircuitScore) -> tuple[str, str]:
 def score_table(score: CircuitScore, task: Task | None = None, width: int | None = None) -> str:
     """Every number of a score as text, in lines of at most `width` characters.
 
-    The task names the roles; without it they are letters.
+    The task says what paths mean; without it they only have their names.
     """
     baseline, combined = (wrapped(line, width, 4) for line in loss_lines(score))
     lines = [*baseline, "", *text_table(*head_table(score), width=width), "", *combined, ""]
@@ -206,13 +245,20 @@ def score_table(score: CircuitScore, task: Task | None = None, width: int | None
 def finding(score: CircuitScore) -> str:
     """What a circuit that replaces every head shows, in one sentence; empty if it does not work."""
     paths, heads = list(score.circuit.paths()), len(score.heads)
-    useful = len({path.head for path in paths})
+    along, as_such = {path.head for path in paths}, score.needed_as_such
     all_replaced = paths and len(score.circuit.mechanisms) == heads
     if not all_replaced or not score.sufficient or not math.isfinite(score.kept):
         return ""
-    work = f"{useful} of {counted(heads, 'head')} and {counted(len(paths), 'attention path')}"
+    work = f"{len(along)} of {counted(heads, 'head')} and {counted(len(paths), 'attention path')}"
+    if as_such:
+        names = listed([f"{row.head} ({row.mechanism.kind})" for row in as_such], "and")
+        work = f"{len(along) + len(as_such)} of {counted(heads, 'head')} do the work, {len(along)} "
+        work += f"along {counted(len(paths), 'attention path')} and {names} by a fixed pattern"
+    else:
+        work += " do the work"
     kept = f"the model keeps {score.kept:.1%} of what it learned"
-    return f"{work} do the work: with all else replaced, {kept}."
+    least = "" if score.rest_emptied_loss < score.limit else "At least "
+    return f"{least}{work}: with all else replaced, {kept}."
 
 
 def mechanism_words(mechanisms: Iterable[Mechanism]) -> str:
@@ -237,6 +283,8 @@ def verdict(score: CircuitScore, task: Task) -> str:
     said = [_sufficiency(score, papers)]
     if score.paths and score.sufficient:
         said.append(_minimality(score, papers))
+    if score.sufficient:
+        said += _emptied(score, papers)
     if control := score.control:
         better, differ = sum(loss <= score.combined_loss for loss in control), len(set(control))
         said.append(
@@ -273,6 +321,26 @@ def _sufficiency(score: CircuitScore, papers: bool) -> str:
     known = f"intact: {score.baseline_loss:.4f}"
     known += f"; paper: below {SUFFICIENT:g}" if papers else ""
     return f"{word}: with {heads} replaced, the {loss} is {result} ({known})."
+
+
+def _emptied(score: CircuitScore, papers: bool) -> Iterator[str]:
+    """Which heads with a fixed pattern a circuit that works needs as such."""
+    needed, names = score.needed_as_such, score.circuit.role_names
+    heads = [
+        f"{row.head} {row.mechanism.writes} ({row.mechanism.kind}; {row.loss:.4f} +- {row.se:.2g} "
+        f"when emptied{''.join(f', {text}' for text in serves(row.enables, names))})"
+        for row in needed
+    ]
+    if heads:
+        paper = ", though the paper does not count such heads as useful" if papers else ""
+        yield f"Needed as such, along no path{paper}: {'; '.join(heads)}."
+    if unclear := [str(row.head) for row in score.emptied if row.needed is None]:
+        yield f"Whether {listed(unclear, 'or')} can be emptied is not clear on these examples."
+    if len(score.emptied) > len(needed):
+        rest = f"{score.rest_emptied_loss:.4f} +- {score.rest_emptied_se:.2g}"
+        side = "below" if score.rest_emptied_loss < score.limit else "not below"
+        what = f"all {'other ' * bool(needed)}heads with a fixed pattern"
+        yield f"With {what} emptied at once, it is {rest}, {side} the limit."
 
 
 def _minimality(score: CircuitScore, papers: bool) -> str:
