@@ -3,6 +3,7 @@
 from retrieval_interp.circuits.circuit import Head
 from retrieval_interp.circuits.scores.ablations import Ablations
 from retrieval_interp.tasks import Task
+from retrieval_interp.tasks.training_task import counted
 from retrieval_interp.views.page import View, render
 from retrieval_interp.views.tables import text_table
 
@@ -49,6 +50,6 @@ def ablations_view(ablations: Ablations, task: Task) -> View:
     heads = ", ".join(f"{head} {min(losses[head])[1]} {value:+.4f}" for head, value in costs)
     said = [f"intact loss {intact:.4f}", f"heads replaced by what costs least: {heads}", ""]
     left_out = len(ablations.paths) - len(rows)
-    more = [f"... and {left_out} paths that cost less"] if left_out else []
+    more = [f"... and {counted(left_out, 'path')} that cost less"] if left_out else []
     text = "\n".join([*said, *text_table(header, rows), *more])
     return View("Every head and path, one at a time", html, text, ablations)
