@@ -9,7 +9,6 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
-from math import comb
 from typing import Any, Literal, NamedTuple
 
 from retrieval_interp.circuits.mechanisms import MECHANISMS, ORIGINAL, Cut, Mechanism
@@ -191,29 +190,25 @@ class Interchangeable(NamedTuple):
         path = self.paths[0].path.text(names)
         if self.enough is None:
             return f"one of {heads} is needed for {path}"
-        suffice = "one of {} suffices" if self.enough == 1 else f"{self.enough} of {{}} suffice"
-        return f"any {suffice.format(heads)} for {path}"
+        if self.enough == 1:
+            return f"any one of {heads} suffices for {path}"
+        return f"any {self.enough} of {heads} suffice for {path}"
 
 
-def interchangeable(sets: Iterable[tuple[HeadPath, ...]]) -> list[Interchangeable]:
+def interchangeable(sets: Sequence[tuple[HeadPath, ...]]) -> list[Interchangeable]:
     """What sets say together of which one path each is needed.
 
     Where all sets of k among n heads are there, any n - k + 1 of these heads suffice.
     """
-    groups: list[list[tuple[HeadPath, ...]]] = []
-    for paths in sets:
-        near = [group for group in groups if set(paths) & set(itertools.chain(*group))]
-        groups = [group for group in groups if group not in near]
-        groups.append([*itertools.chain(*near), paths])
     said = []
-    for group in groups:
-        heads, sizes = sorted(set(itertools.chain(*group))), set(map(len, group))
-        size = min(sizes)
-        if len(sizes) == 1 and len(group) == comb(len(heads), size):
-            said.append(Interchangeable(tuple(heads), len(heads) - size + 1))
-        else:
-            said += [Interchangeable(paths, None) for paths in group]
-    return said
+    for paths in sets:
+        near = [other for other in sets if set(other) & set(paths)]
+        heads = tuple(sorted(set(itertools.chain(*near))))
+        every = itertools.combinations(heads, len(paths))
+        alike = {len(paths)} == set(map(len, near)) and set(every) <= set(sets)
+        enough = len(heads) - len(paths) + 1 if alike else None
+        said.append(Interchangeable(heads if alike else paths, enough))
+    return list(dict.fromkeys(said))
 
 
 @dataclass(frozen=True)

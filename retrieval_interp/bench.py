@@ -261,10 +261,9 @@ class Workbench:
                 circuit = line
             elif str(line).split()[1:] in (["mean"], ["role-mean"]):  # which have to be measured
                 head = self.check_head(Head.parse(line.split()[0]))
-                if line.split()[1] == "mean":
-                    mean = position_means(self.model, self.batch)[head]
-                else:
-                    mean = role_mean(self.intact_attention[head])
+                by_role = line.split()[1] == "role-mean"
+                means = {} if by_role else position_means(self.model, self.batch)
+                mean = role_mean(self.intact_attention[head]) if by_role else means[head]
                 circuit = circuit.replace(head, mean)
             else:
                 circuit = suppose(circuit, line)
@@ -288,11 +287,10 @@ class Workbench:
     def _measured(self, circuit: Circuit) -> _Step:
         loss = self.scorer.rebase(circuit)
         each = self.scorer.base_losses.mean(dim=1)
-        step, gain = _Step(circuit, loss, standard_error(each), False), self._intact - each
-        if float(gain.mean()) <= 2 * standard_error(gain):
-            return step
-        losses = loss, standard_error(gain), float(self._intact.mean()), self._uninformed_loss
-        return step._replace(better=scorer.is_better(*losses))
+        gain, intact = self._intact - each, float(self._intact.mean())
+        better = float(gain.mean()) > 2 * standard_error(gain)
+        better = better and scorer.is_better(loss, 0.0, intact, self._uninformed_loss)
+        return _Step(circuit, loss, standard_error(each), better)
 
     def _check_unchanged(self) -> None:
         if self._fingerprint() != self._model_as_opened:

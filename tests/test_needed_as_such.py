@@ -50,7 +50,7 @@ def test_what_only_hands_on_is_needed_as_such(scored):
     passes, marks = HeadPath(Head(0, 0), RolePath(1, 1)), HeadPath(Head(0, 1), RolePath(1, 2))
     assert score.circuit.enabling == (passes, marks)  # the intact model needs both
     assert score.combined_loss == pytest.approx(loss_by_hooks(model, batch, ()), abs=1e-6)
-    losses = {row.head: row.loss for row in score.emptied}
+    losses = {row.head: row.emptied.loss for row in score.heads}
     for head in (0, 1):
         assert losses[0, head] == pytest.approx(loss_by_hooks(model, batch, (head,)), abs=1e-6)
     assert losses[0, 0] > 1.3 > score.limit > losses[0, 1]
@@ -59,13 +59,14 @@ def test_what_only_hands_on_is_needed_as_such(scored):
     (copied,) = row.enables
     assert row.head == (0, 0) and (copied.path, copied.side) == (COPIES, "value")
     assert copied.attention == copied.when_cut > 0.95 and copied.by_value == pytest.approx(0.0)
-    row = score_to_dict(score, "", TASK, 0)["emptied"][0]
-    assert row["needed"] and row["loss"] == losses[0, 0] and row["enables"][0]["side"] == "value"
+    data = score_to_dict(score, "", TASK, 0)["heads"][0]
+    assert data["needed"] and data["emptied_loss"] == losses[0, 0]
+    assert data["enables"][0]["side"] == "value"
 
 
 def test_it_is_named_counted_and_drawn(scored):
     _, batch, score = scored
-    work = "2 of 4 heads do the work, 1 along 1 attention path and L0.H0 (identity) by a fixed"
+    work = "2 of 4 heads (L0.H0 by its identity pattern) and 1 attention path do the work"
     assert finding(score).startswith(work)
     said = ri.verdict(score, TASK)
     assert "Needed as such, along no path: L0.H0 passes each token through its own values" in said

@@ -2,7 +2,7 @@
 
 import textwrap
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import accumulate, pairwise, product
 from typing import NamedTuple
 from xml.etree import ElementTree as ET
@@ -90,7 +90,10 @@ def draw_circuit(
     loss_name = task.loss_name if task else "loss"
     for layers, paths, lines, (bottom, top) in zip(rows, in_row, labels, pairwise(floors)):
         for head in sorted(head for head in needed if head.layer in layers):
-            _add_band(svg, f"{head} {circuit[head]}: needed as such", xs.values(), bottom, top)
+            band = {"x": left - 12, "y": top + 3, "width": xs[order[-1]] - left + 24, "rx": 6}
+            band |= {"height": bottom - top - 6, "fill": "currentColor", "fill_opacity": 0.08}
+            band = _add(svg, "rect", **band, **{"class": "band"})
+            _add(band, "title", f"{head} {circuit[head]}: needed as such")
         _add_labels(svg, lines, (bottom + top) / 2, faint=not paths)
         curves = _curves(paths, xs, bottom, top)
         texts = []
@@ -213,14 +216,6 @@ def _add_arrow(
     style |= {"stroke_dasharray": "5 4", "stroke_opacity": "0.75"} if dashed else {}
     _add(group, "path", d=curve, **style, marker_end="url(#tip)")
     return group
-
-
-def _add_band(svg: ET.Element, about: str, xs: Iterable[int], bottom: int, top: int) -> None:
-    """What a head does at every position, as a band across its layer."""
-    place = {"x": min(xs) - 12, "y": top + 3, "rx": 6, "height": bottom - top - 6}
-    look = {"fill": "currentColor", "fill_opacity": 0.08, "class": "band"}
-    band = _add(svg, "rect", **place, width=max(xs) - min(xs) + 24, **look)
-    _add(band, "title", about)
 
 
 def _add_texts(texts: Sequence[tuple[ET.Element, str, _Curve]], curves: Sequence[_Curve]) -> None:

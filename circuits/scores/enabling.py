@@ -17,7 +17,7 @@ from retrieval_interp.circuits.attention import attention_along
 from retrieval_interp.circuits.circuit import Circuit, HeadPath
 from retrieval_interp.circuits.hooks import in_all_layers
 from retrieval_interp.circuits.runs.runs import HookRuns, parts_of
-from retrieval_interp.circuits.scores.scorer import Cut, Progress, no_progress, with_cut
+from retrieval_interp.circuits.scores.scorer import Progress, SomeCut, no_progress, with_cut
 from retrieval_interp.tasks import Batch
 
 Seen = dict[str, dict[int, Tensor]]  # queries, keys, values and own patterns by layer
@@ -58,11 +58,11 @@ class Enabled:
 def enabled_by(
     model: Any,
     batch: Batch,
-    cuts: Sequence[Cut],
+    cuts: Sequence[SomeCut],
     later: Sequence[HeadPath],
     least_drop: float = 0.1,
     progress: Progress = no_progress,
-) -> dict[Cut, tuple[Enabled, ...]]:
+) -> dict[SomeCut, tuple[Enabled, ...]]:
     """Find the later paths that each path serves, those that lose most first.
 
     Write Ā(Q, K) for the mean attention of a later path with its head's queries from run Q and

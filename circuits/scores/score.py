@@ -10,7 +10,6 @@
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import reduce
 from typing import Any
 
 from retrieval_interp.circuits.circuit import Circuit, Head, HeadPath
@@ -27,6 +26,7 @@ from retrieval_interp.circuits.scores.scorer import (
     Measured,
     Progress,
     Scorer,
+    SomeCut,
     all_but_one,
     cut_losses,
     is_better,
@@ -44,24 +44,15 @@ _ENABLING = 128  # examples on which enabled paths are found
 
 @dataclass(frozen=True)
 class HeadScore:
-    """The loss with only this head replaced."""
+    """The loss with only this head replaced, and that of the circuit with its attention at zero."""
 
     head: Head
     mechanism: Mechanism
     loss: float
     se: float
-
-
-@dataclass(frozen=True)
-class EmptiedScore:
-    """A head with a fixed pattern, whose attention is set to zero in the circuit."""
-
-    head: Head
-    mechanism: Mechanism
-    loss: float  # of the circuit without what this head writes
-    se: float
-    needed: bool | None  # loss above the limit by two standard errors; None if not clear
-    enables: tuple[Enabled, ...]  # if needed: what it serves, when emptied in the intact model
+    emptied: Measured | None = None  # None for heads that keep their own attention
+    needed: bool | None = None  # emptied above the limit by two standard errors; None if not clear
+    enables: tuple[Enabled, ...] = ()  # if its pattern is fixed and needed: the paths it serves
 
 
 @dataclass(frozen=True)
@@ -123,9 +114,7 @@ class CircuitScore:
     combined_se: float
     excess_se: float  # of combined minus baseline, example by example
     paths: tuple[PathScore, ...]  # every path of the circuit
-    emptied: tuple[EmptiedScore, ...]  # every head with a fixed pattern, such as identity
-    rest_emptied_loss: float  # with all of them emptied at once that are not needed
-    rest_emptied_se: float
+    rest_emptied_loss: float  # with all heads emptied that have a fixed pattern and are not needed
     control: tuple[float, ...]  # combined losses of random circuits, ascending (`scores.control`)
     notes: tuple[str, ...] = ()  # one sentence each
 
@@ -149,9 +138,10 @@ class CircuitScore:
         return bool(self.circuit.mechanisms) and self.combined_loss < self.limit
 
     @property
-    def needed_as_such(self) -> tuple[EmptiedScore, ...]:
-        """Heads with a fixed pattern that a sufficient circuit does not do without."""
-        return tuple(row for row in self.emptied if self.sufficient and row.needed)
+    def needed_as_such(self) -> list[HeadScore]:
+        """Heads with a fixed pattern, such as identity, that a sufficient circuit needs."""
+        fixed = [row for row in self.heads if row.mechanism.is_fixed]
+        return [row for row in fixed if self.sufficient and row.needed]
 
     @property
     def reachable(self) -> bool:
@@ -192,8 +182,7 @@ def score_circuit(
         only head h         loss({h: C[h]})
         combined            loss(C)
         path p removed      loss(C without p): what p carries
-        head h emptied      loss(C with no attention in h), where C[h] is a fixed pattern: whether
-                            what h writes is needed as such
+        head h emptied      loss(C with no attention in h): whether what h writes is needed
         path p cut live     loss(cut p) of the intact model: what p carries or enables
         kept                (uninformed - combined) / (uninformed - baseline)
         sufficient          combined < tolerance, and < uninformed
@@ -214,17 +203,26 @@ def score_circuit(
     empty, own = scorer.empty_circuit, scorer.base_losses.mean(dim=1)
     uninformed = uninformed_loss(model, task, batch, scorer.each)
     bar = Bar(task, own, uninformed.loss, tolerance)
-    heads = []
+    heads = {}
     for head in progress(scorer.heads, "replacing heads"):
         losses = scorer.losses(empty.replace(head, circuit[head]))
-        heads.append(HeadScore(head, circuit[head], *Measured.of(losses)))
+        heads[head] = HeadScore(head, circuit[head], *Measured.of(losses))
     cut, redundant = _cut(scorer, circuit, bar, progress)
     paths = []
     for path, losses in removed_losses(scorer, circuit, progress):
         loss, se = Measured.of(losses)
         paths.append(PathScore(**vars(cut[path]), ablated_loss=loss, se=se))
     combined = scorer.base_losses.mean(dim=1)
-    emptied, rest = _emptied(scorer, circuit, bar, progress)
+    rest = circuit
+    for head in progress(list(circuit.mechanisms), "emptying heads"):
+        if not circuit[head].keeps_own:
+            losses = scorer.each(with_cut(circuit, head))
+            needed, emptied = bar.side(losses), Measured.of(losses)
+            heads[head] = replace(heads[head], emptied=emptied, needed=needed)
+            rest = with_cut(rest, head) if circuit[head].is_fixed and not needed else rest
+    as_such = [head for head, row in heads.items() if row.mechanism.is_fixed and row.needed]
+    for head, enables in _enables(scorer, circuit, as_such, progress).items():
+        heads[head] = replace(heads[head], enables=enables)
     score = CircuitScore(
         circuit=circuit,
         examples=len(batch),
@@ -234,49 +232,23 @@ def score_circuit(
         baseline_se=Measured.of(own).se,
         uninformed_loss=uninformed.loss,
         uninformed=uninformed.what,
-        heads=tuple(heads),
+        heads=tuple(heads.values()),
         enabling=tuple(cut[path] for path in circuit.enabling),
         redundant=redundant,
         combined_loss=Measured.of(combined).loss,
         combined_se=Measured.of(combined).se,
         excess_se=standard_error(combined - own),
         paths=tuple(paths),
-        emptied=emptied,
-        rest_emptied_loss=rest.loss,
-        rest_emptied_se=rest.se,
+        rest_emptied_loss=scorer.loss(rest),
         control=tuple(random_control(scorer, circuit, controls, progress=progress)),
     )
     return replace(score, notes=tuple(_notes(score, task.answer_role)))
 
 
-def _emptied(
-    scorer: Scorer, circuit: Circuit, bar: Bar, progress: Progress
-) -> tuple[tuple[EmptiedScore, ...], Measured]:
-    """Every head with a fixed pattern emptied in the circuit; then all that are not needed."""
-    scorer.rebase(circuit)
-    fixed = [head for head, mechanism in circuit.mechanisms.items() if mechanism.is_fixed]
-    losses = {head: scorer.each(with_cut(circuit, head)) for head in progress(fixed, "emptying")}
-    needed = {head: bar.side(losses[head]) for head in fixed}
-    served = _served(scorer, circuit, [head for head in fixed if needed[head]], progress)
-    rows = tuple(
-        EmptiedScore(
-            head=head,
-            mechanism=circuit[head],
-            loss=Measured.of(losses[head]).loss,
-            se=Measured.of(losses[head]).se,
-            needed=needed[head],
-            enables=served.get(head, ()),
-        )
-        for head in fixed
-    )
-    rest = reduce(with_cut, [head for head in fixed if not needed[head]], circuit)
-    return rows, Measured.of(scorer.each(rest))
-
-
-def _served(
-    scorer: Scorer, circuit: Circuit, cuts: Sequence[Cut], progress: Progress
-) -> dict[Cut, tuple[Enabled, ...]]:
-    """The paths that each cut takes something from, on few examples of the intact model."""
+def _enables(
+    scorer: Scorer, circuit: Circuit, cuts: Sequence[SomeCut], progress: Progress
+) -> dict[SomeCut, tuple[Enabled, ...]]:
+    """The paths that each cut takes something from, on the first examples."""
     model, batch = scorer.model, scorer.batch
     few = batch if has_hooks(model) else batch[:_ENABLING]  # hooks may be made for this batch
     paths = [*circuit.paths(), *circuit.enabling]
@@ -287,12 +259,11 @@ def _cut(
     scorer: Scorer, circuit: Circuit, bar: Bar, progress: Progress
 ) -> tuple[dict[HeadPath, LivePathScore], tuple[RedundantScore, ...]]:
     """Every path, and every set of which one suffices, cut in the intact model."""
-    model, batch, sets = scorer.model, scorer.batch, circuit.redundant
-    attention = mean_attention(model, batch)
+    sets, attention = circuit.redundant, mean_attention(scorer.model, scorer.batch)
     paths = [*circuit.paths(), *circuit.enabling]
     cuts: list[Cut] = [*paths, *sets, *itertools.chain(*map(all_but_one, sets))]
     cut = {each: losses.mean(dim=1) for each, losses in cut_losses(scorer, cuts, progress)}
-    enables = _served(scorer, circuit, [*paths, *sets], progress)
+    enables = _enables(scorer, circuit, [*paths, *sets], progress)
     rows = {}
     for path in paths:
         rows[path] = LivePathScore(

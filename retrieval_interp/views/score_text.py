@@ -78,8 +78,9 @@ def _path_row(row: LivePathScore, score: CircuitScore, task: Task | None) -> Row
 def _redundant_row(row: RedundantScore, score: CircuitScore, task: Task | None) -> Row:
     names = score.circuit.role_names
     data = _live(row, row.paths[0], score, task) | _fields(row, "left_losses one_suffices")
+    (same,) = [s for s in interchangeable(score.circuit.redundant) if {*row.paths} <= {*s.paths}]
     if row.one_suffices:
-        said = _enough(row, score)
+        said = "any one suffices" if same.enough == 1 else same.text(names)
     elif row.needed is None or None in row.suffice:
         said = "not clear on these examples whether any one suffices"
     else:
@@ -90,17 +91,6 @@ def _redundant_row(row: RedundantScore, score: CircuitScore, task: Task | None) 
         "paths": [path.text(names) for path in row.paths],
         "does": "; ".join([f"{said} (one left: {left})", *serves(row.enables, names)]),
     }
-
-
-def _enough(row: RedundantScore, score: CircuitScore) -> str:
-    """How many of the heads suffice, which sets that overlap say together."""
-    sets = interchangeable(score.circuit.redundant)
-    (same,) = [each for each in sets if set(row.paths) <= set(each.paths)]
-    overlapping = [one for one in score.redundant if set(one.paths) <= set(same.paths)]
-    if same.enough is None or not all(one.one_suffices for one in overlapping):
-        return "one of these is needed"
-    several = f"any {same.enough} of {', '.join(str(path.head) for path in same.paths)} suffice"
-    return "any one suffices" if same.enough == 1 else several
 
 
 def _live(
@@ -142,14 +132,17 @@ def score_to_dict(score: CircuitScore, name: str, task: Task, seed: int) -> Row:
     numbers = (
         "examples tolerance loss_name baseline_loss baseline_se combined_loss combined_se "
         "excess_se uninformed_loss uninformed kept control notes sufficient minimal "
-        "rest_emptied_loss rest_emptied_se"
+        "rest_emptied_loss"
     )
     heads = [
         {
             **row.head._asdict(),
             "mechanism": row.mechanism.kind,
             "paths": [list(path.ends(score.circuit.role_names)) for path in row.mechanism.paths],
-            **_fields(row, "loss se"),
+            **_fields(row, "loss se needed"),
+            "emptied_loss": row.emptied and row.emptied.loss,
+            "emptied_se": row.emptied and row.emptied.se,
+            "enables": _enabled_rows(row.enables, score.circuit.role_names),
         }
         for row in score.heads
     ]
@@ -162,12 +155,6 @@ def score_to_dict(score: CircuitScore, name: str, task: Task, seed: int) -> Row:
         "unfinished": score.circuit.unfinished or None,
         "heads": heads,
         **_path_rows(score, task),
-        "emptied": [
-            {**row.head._asdict(), "mechanism": row.mechanism.kind}
-            | _fields(row, "loss se needed")
-            | {"enables": _enabled_rows(row.enables, score.circuit.role_names)}
-            for row in score.emptied
-        ],
     }
 
 
@@ -197,24 +184,23 @@ def path_table(score: CircuitScore, task: Task | None = None) -> tuple[list[str]
 
 
 def head_table(score: CircuitScore) -> tuple[list[str], list[list[str]]]:
-    """Replaced heads, with the loss when only this one is replaced; one row for the others.
-
-    Where some have a fixed pattern, also the loss of the circuit with these emptied.
-    """
-    emptied = {row.head: f"{row.loss:.4f}" for row in score.emptied}
+    """Replaced heads, each replaced alone and emptied in the circuit; one row for the others."""
     rows = [
-        [str(row.head), row.mechanism.text(score.circuit.role_names), f"{row.loss:.4f}"]
-        + ([emptied.get(row.head, "")] if emptied else [])
+        [
+            str(row.head),
+            row.mechanism.text(score.circuit.role_names),
+            f"{row.loss:.4f}",
+            f"{row.emptied.loss:.4f}" if row.emptied else "",
+        ]
         for row in score.heads
         if row.head in score.circuit.mechanisms
     ]
     if left := len(score.heads) - len(rows):
         what = "others" if rows else "all"
-        others = [what, f"original ({left})", f"{score.baseline_loss:.4f}"]
-        rows.append([*others, *([""] if emptied else [])])
+        rows.append([what, f"original ({left})", f"{score.baseline_loss:.4f}", ""])
     loss = score.loss_name
     header = ["head", "mechanism", f"{loss}, only this head replaced"]
-    return header + ([f"{loss}, emptied in the circuit"] if emptied else []), rows
+    return [*header, f"{loss}, emptied in the circuit"], rows
 
 
 def loss_lines(score: CircuitScore) -> tuple[str, str]:
@@ -245,20 +231,15 @@ def score_table(score: CircuitScore, task: Task | None = None, width: int | None
 def finding(score: CircuitScore) -> str:
     """What a circuit that replaces every head shows, in one sentence; empty if it does not work."""
     paths, heads = list(score.circuit.paths()), len(score.heads)
-    along, as_such = {path.head for path in paths}, score.needed_as_such
+    useful = len({path.head for path in paths} | {row.head for row in score.needed_as_such})
     all_replaced = paths and len(score.circuit.mechanisms) == heads
     if not all_replaced or not score.sufficient or not math.isfinite(score.kept):
         return ""
-    work = f"{len(along)} of {counted(heads, 'head')} and {counted(len(paths), 'attention path')}"
-    if as_such:
-        names = listed([f"{row.head} ({row.mechanism.kind})" for row in as_such], "and")
-        work = f"{len(along) + len(as_such)} of {counted(heads, 'head')} do the work, {len(along)} "
-        work += f"along {counted(len(paths), 'attention path')} and {names} by a fixed pattern"
-    else:
-        work += " do the work"
-    kept = f"the model keeps {score.kept:.1%} of what it learned"
+    fixed = [f"{row.head} by its {row.mechanism.kind} pattern" for row in score.needed_as_such]
+    work = f"{useful} of {counted(heads, 'head')}" + (f" ({listed(fixed, 'and')})" if fixed else "")
     least = "" if score.rest_emptied_loss < score.limit else "At least "
-    return f"{least}{work}: with all else replaced, {kept}."
+    kept = f"with all else replaced, the model keeps {score.kept:.1%} of what it learned"
+    return f"{least}{work} and {counted(len(paths), 'attention path')} do the work: {kept}."
 
 
 def mechanism_words(mechanisms: Iterable[Mechanism]) -> str:
@@ -326,21 +307,22 @@ def _sufficiency(score: CircuitScore, papers: bool) -> str:
 def _emptied(score: CircuitScore, papers: bool) -> Iterator[str]:
     """Which heads with a fixed pattern a circuit that works needs as such."""
     needed, names = score.needed_as_such, score.circuit.role_names
-    heads = [
-        f"{row.head} {row.mechanism.writes} ({row.mechanism.kind}; {row.loss:.4f} +- {row.se:.2g} "
-        f"when emptied{''.join(f', {text}' for text in serves(row.enables, names))})"
-        for row in needed
-    ]
+    heads = []
+    for row in needed:
+        served = "".join(f", {text}" for text in serves(row.enables, names))
+        cost = f"{row.emptied.loss:.4f} +- {row.emptied.se:.2g} when emptied" if row.emptied else ""
+        heads.append(f"{row.head} {row.mechanism.writes} ({row.mechanism.kind}; {cost}{served})")
     if heads:
         paper = ", though the paper does not count such heads as useful" if papers else ""
         yield f"Needed as such, along no path{paper}: {'; '.join(heads)}."
-    if unclear := [str(row.head) for row in score.emptied if row.needed is None]:
+    fixed = [row for row in score.heads if row.mechanism.is_fixed]
+    if unclear := [str(row.head) for row in fixed if row.needed is None]:
         yield f"Whether {listed(unclear, 'or')} can be emptied is not clear on these examples."
-    if len(score.emptied) > len(needed):
-        rest = f"{score.rest_emptied_loss:.4f} +- {score.rest_emptied_se:.2g}"
+    if len(fixed) > len(needed):
         side = "below" if score.rest_emptied_loss < score.limit else "not below"
         what = f"all {'other ' * bool(needed)}heads with a fixed pattern"
-        yield f"With {what} emptied at once, it is {rest}, {side} the limit."
+        rest = f"{score.rest_emptied_loss:.4f}, {side} the limit"
+        yield f"With {what} emptied at once, it is {rest}."
 
 
 def _minimality(score: CircuitScore, papers: bool) -> str:
