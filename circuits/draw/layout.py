@@ -11,11 +11,8 @@ from retrieval_interp.circuits.circuit import Circuit, Head, HeadPath, RolePath
 from retrieval_interp.circuits.scores.enabling import Enabled
 from retrieval_interp.tasks import Batch, Task, role_name
 
-Enabling = Mapping[HeadPath, Sequence[Enabled]]  # later paths that need a path
+Enabling = Mapping[HeadPath | Head, Sequence[Enabled]]  # later paths that a path or head serves
 _LONG = 30  # most characters of a line that adds to a label
-
-
-_AS_SUCH = "needed as such"
 
 
 class Label(NamedTuple):
@@ -67,34 +64,35 @@ def row_labels(
     colors: Mapping[HeadPath, str],
     batch: Batch | None,
     enables: Enabling,
-    needed: Collection[Head],
 ) -> Iterator[Label]:
     """The lines next to a row: heads with arrows by name, in their colours, others counted.
 
-    Heads with a fixed pattern that is `needed` as such have a line as well.
+    Heads that are needed as such, which `enables` has, are named as well.
     """
-    by_head: dict[Head, list[HeadPath]] = {}
+    by_head: dict[Head, list[HeadPath]] = {head: [] for head in as_such(enables, layers)}
     for path in sorted(colors):
         if path.head.layer in layers:
             by_head.setdefault(path.head, []).append(path)
-    for paths in by_head.values():
+    for head, paths in sorted(by_head.items()):
         own = {colors[path] for path in paths}
-        first, *more = _head_lines(circuit, paths, batch, enables, needed)
+        first, *more = _head_lines(circuit, head, paths, batch, enables)
         yield Label(first, own.pop() if len(own) == 1 else None)
         yield from (Label(text, faint=True) for text in more)
     span = "-".join(dict.fromkeys(f"L{layer}" for layer in (layers[0], layers[-1])))
     replaced = replaced_heads(circuit, layers[0])
-    as_such = [head for head in needed if head.layer in layers and head not in by_head]
-    yield from (Label(f"{head} {circuit[head].kind}, {_AS_SUCH}") for head in as_such)
-    named = {*by_head, *as_such}
-    idle = {head: what for head, what in replaced.items() if (layers[0], head) not in named}
+    idle = {head: what for head, what in replaced.items() if (layers[0], head) not in by_head}
     if len(idle) == 1:
         yield from (Label(f"{span}.H{head} {what}") for head, what in idle.items())
     elif idle:
         counts = ", ".join(f"{n} {what}" for what, n in Counter(idle.values()).items())
         yield Label(f"{span}: {counts}{' each' if len(layers) > 1 else ''}")
-    elif not named:
+    elif not by_head:
         yield Label(f"{span} original")
+
+
+def as_such(enables: Enabling, layers: range) -> list[Head]:
+    """The heads of these layers that are needed as such."""
+    return sorted(head for head in enables if isinstance(head, Head) and head.layer in layers)
 
 
 def replaced_heads(circuit: Circuit, layer: int) -> dict[int, str]:
@@ -104,15 +102,14 @@ def replaced_heads(circuit: Circuit, layer: int) -> dict[int, str]:
 
 def _head_lines(
     circuit: Circuit,
+    head: Head,
     paths: Sequence[HeadPath],
     batch: Batch | None,
     enables: Enabling,
-    needed: Collection[Head],
 ) -> list[str]:
     """What a head is, and below it which heads it enables and what replaces it."""
-    head, mechanism = paths[0].head, circuit[paths[0].head]
-    served: dict[str, set[Head]] = {}
-    for path in paths:
+    mechanism, served = circuit[head], dict[str, set[Head]]()
+    for path in (head, *paths):
         for later in enables.get(path, ()):
             served.setdefault(later.side, set()).add(later.path.head)
     names = {side: ", ".join(map(str, sorted(heads))) for side, heads in served.items()}
@@ -121,8 +118,8 @@ def _head_lines(
     kind = head_kind(paths, batch) if batch is not None else ""
     if mechanism.paths:
         role = mechanism.kind
-    elif head in needed:
-        role = _AS_SUCH
+    elif head in enables:
+        role = "needed as such"
     elif any(path in circuit.enabling for path in paths):
         role = "" if served else "needed"
     else:
@@ -149,9 +146,10 @@ def head_colors(circuit: Circuit) -> dict[Head, str]:
     }
 
 
-def layer_rows(circuit: Circuit, n_layers: int) -> list[range]:
+def layer_rows(circuit: Circuit, n_layers: int, enables: Enabling) -> list[range]:
     """The layers of each row, from the bottom; in deep models idle ones that are alike share it."""
     busy = {path.head.layer for path in circuit.every_path()}
+    busy |= {head.layer for head in as_such(enables, range(n_layers))}
 
     def alike(layer: int) -> object:
         own = n_layers <= _SHALLOW or layer in busy

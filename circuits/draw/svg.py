@@ -2,12 +2,12 @@
 
 import textwrap
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import accumulate, pairwise, product
 from typing import NamedTuple
 from xml.etree import ElementTree as ET
 
-from retrieval_interp.circuits.circuit import Circuit, Head, HeadPath, RolePath, interchangeable
+from retrieval_interp.circuits.circuit import Circuit, HeadPath, RolePath, interchangeable
 from retrieval_interp.circuits.draw import layout
 from retrieval_interp.circuits.draw.layout import Enabling, Label, role_words, row_labels
 from retrieval_interp.tasks import Batch, Task, role_name
@@ -33,7 +33,6 @@ def draw_circuit(
     when: str = "removed from the circuit",
     colors: Mapping[HeadPath, str] | None = None,
     notes: Mapping[HeadPath, str] | None = None,
-    needed: Collection[Head] = (),
 ) -> str:
     """A circuit as an `<svg>` element: roles across, layers upwards, an arrow for each path.
 
@@ -47,13 +46,13 @@ def draw_circuit(
         order: roles from left to right; by default as in the examples, or else from last to first.
         losses: the loss without each path.
         task: names the roles, the loss and heads of a common kind.
-        enables: which later heads are known to need each path.
+        enables: which later heads are known to need each path, or each head with a fixed pattern
+            that is needed as such: a band across its layer.
         batch: examples that tell what heads do; by default a few of the task's.
         intact, uninformed: the loss of the intact model, and of a model that knows nothing.
         when: what was done to a path, in words: "removed from the circuit", "cut in the model".
         colors: CSS colour of an arrow; by default one per head of a layer.
         notes: short text next to an arrow; by default its loss.
-        needed: heads with a fixed pattern that is needed as such, each a band across its layer.
     """
     if batch is None and task is not None:
         batch = task.sample(8)
@@ -68,9 +67,9 @@ def draw_circuit(
     given, own = colors or {}, layout.head_colors(circuit)
     colors = {path: given.get(path, own[path.head]) for path in circuit.every_path()}
     depth = max([n_layers or 1, *(1 + head.layer for head in circuit.heads())])
-    rows = layout.layer_rows(circuit, depth)
-    about_heads = batch, enables or {}, needed
-    labels = [list(row_labels(circuit, layers, colors, *about_heads)) for layers in rows]
+    enables = enables or {}
+    rows = layout.layer_rows(circuit, depth, enables)
+    labels = [list(row_labels(circuit, layers, colors, batch, enables)) for layers in rows]
     in_row = [[path for path in colors if path.head.layer in layers] for layers in rows]
 
     lengths = (60 + (6 if label.faint else 7) * len(label.text) for of in labels for label in of)
@@ -89,7 +88,7 @@ def draw_circuit(
     losses, notes, learned = losses or {}, notes or {}, uninformed - intact
     loss_name = task.loss_name if task else "loss"
     for layers, paths, lines, (bottom, top) in zip(rows, in_row, labels, pairwise(floors)):
-        for head in sorted(head for head in needed if head.layer in layers):
+        for head in layout.as_such(enables, layers):
             band = {"x": left - 12, "y": top + 3, "width": xs[order[-1]] - left + 24, "rx": 6}
             band |= {"height": bottom - top - 6, "fill": "currentColor", "fill_opacity": 0.08}
             band = _add(svg, "rect", **band, **{"class": "band"})
@@ -105,7 +104,7 @@ def draw_circuit(
                 note = f"{losses[path]:.2f}"
                 share = (losses[path] - intact) / learned if learned > 0 else 0.0
             width = 1.5 + 4.5 * max(0.0, min(1.0, share))
-            apart = path not in circuit.paths() and path.head not in needed
+            apart = path not in circuit.paths() and path.head not in enables
             dashed = apart and path.head in circuit.mechanisms
             group = _add_arrow(svg, circuit, path, curve, colors[path], width, about, dashed)
             if note := notes.get(path, note):
