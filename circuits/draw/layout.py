@@ -109,9 +109,9 @@ def _head_lines(
 ) -> list[str]:
     """What a head is, and below it which heads it enables and what replaces it."""
     mechanism, served = circuit[head], dict[str, set[Head]]()
-    for path in (head, *paths):
-        for later in enables.get(path, ()):
-            served.setdefault(later.side, set()).add(later.path.head)
+    own: list[HeadPath | Head] = [head, *paths]
+    for later in itertools.chain(*(enables.get(each, ()) for each in own)):
+        served.setdefault(later.side, set()).add(later.path.head)
     names = {side: ", ".join(map(str, sorted(heads))) for side, heads in served.items()}
     carried = names.pop("value", "")
     sides = [f"({side}) {names[side]}" for side in sorted(names)]

@@ -89,9 +89,9 @@ def draw_circuit(
     loss_name = task.loss_name if task else "loss"
     for layers, paths, lines, (bottom, top) in zip(rows, in_row, labels, pairwise(floors)):
         for head in layout.as_such(enables, layers):
-            band = {"x": left - 12, "y": top + 3, "width": xs[order[-1]] - left + 24, "rx": 6}
-            band |= {"height": bottom - top - 6, "fill": "currentColor", "fill_opacity": 0.08}
-            band = _add(svg, "rect", **band, **{"class": "band"})
+            place = {"x": left - 12, "y": top + 3, "width": xs[order[-1]] - left + 24}
+            look = {"height": bottom - top - 6, "rx": 6, "fill_opacity": 0.08, "class": "band"}
+            band = _add(svg, "rect", **place, **look, fill="currentColor")
             _add(band, "title", f"{head} {circuit[head]}: needed as such")
         _add_labels(svg, lines, (bottom + top) / 2, faint=not paths)
         curves = _curves(paths, xs, bottom, top)

@@ -261,9 +261,10 @@ def _cut(
     """Every path, and every set of which one suffices, cut in the intact model."""
     sets, attention = circuit.redundant, mean_attention(scorer.model, scorer.batch)
     paths = [*circuit.paths(), *circuit.enabling]
-    cuts: list[Cut] = [*paths, *sets, *itertools.chain(*map(all_but_one, sets))]
+    cuts: list[Cut] = [*paths, *sets]
+    enables = _enables(scorer, circuit, cuts, progress)
+    cuts += itertools.chain(*map(all_but_one, sets))
     cut = {each: losses.mean(dim=1) for each, losses in cut_losses(scorer, cuts, progress)}
-    enables = _enables(scorer, circuit, [*paths, *sets], progress)
     rows = {}
     for path in paths:
         rows[path] = LivePathScore(
