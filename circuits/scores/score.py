@@ -144,6 +144,12 @@ class CircuitScore:
         return [row for row in fixed if self.sufficient and row.needed]
 
     @property
+    def enables(self) -> dict[HeadPath | Head, tuple[Enabled, ...]]:
+        """The later paths that each path serves, and each head that is needed as such."""
+        paths = {row.path: row.enables for row in (*self.paths, *self.enabling)}
+        return {**paths, **{row.head: row.enables for row in self.needed_as_such}}
+
+    @property
     def reachable(self) -> bool:
         """Whether the intact model is below the limit; else it cannot be told what it needs."""
         return self.baseline_loss < self.limit

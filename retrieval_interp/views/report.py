@@ -9,7 +9,7 @@ from markupsafe import Markup
 
 from retrieval_interp.circuits import Circuit, CircuitScore, mean_attention
 from retrieval_interp.circuits.counterfactual.mechanism import Counterfactual
-from retrieval_interp.circuits.draw.layout import Enabling, role_order
+from retrieval_interp.circuits.draw.layout import role_order
 from retrieval_interp.circuits.draw.svg import draw_circuit
 from retrieval_interp.circuits.flow import describe_flow, listed
 from retrieval_interp.storage.files import provenance
@@ -76,12 +76,8 @@ def score_drawing(
 ) -> str:
     """A scored circuit as SVG: what each path is worth, and which heads it enables."""
     losses = {row.path: row.ablated_loss for row in score.paths}
-    enables: Enabling = {
-        **{row.path: row.enables for row in (*score.paths, *score.enabling)},
-        **{row.head: row.enables for row in score.needed_as_such},
-    }
     learned, circuit = (score.baseline_loss, score.uninformed_loss), with_kept(score.circuit)
-    return draw_circuit(circuit, n_layers, order, losses, task, enables, batch, *learned)
+    return draw_circuit(circuit, n_layers, order, losses, task, score.enables, batch, *learned)
 
 
 def with_kept(circuit: Circuit) -> Circuit:
