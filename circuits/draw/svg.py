@@ -106,6 +106,8 @@ def draw_circuit(
             width = 1.5 + 4.5 * max(0.0, min(1.0, share))
             apart = path not in circuit.paths() and path.head not in enables
             dashed = apart and path.head in circuit.mechanisms
+            known = path in enables or circuit[path.head].follows_paths
+            about += ["only enables"] if dashed and known else []
             group = _add_arrow(svg, circuit, path, curve, colors[path], width, about, dashed)
             if note := notes.get(path, note):
                 texts.append((group, note, curve))
@@ -204,7 +206,6 @@ def _add_arrow(
     dashed: bool,
 ) -> ET.Element:
     name = path.text(circuit.role_names)
-    about += ["only enables"] if dashed and circuit[path.head].follows_paths else []
     several = interchangeable(circuit.redundant)
     about += [each.text(circuit.role_names) for each in several if path in each.paths]
     group = _add(svg, "g", data_path=name, **{"class": "arrow"})
