@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from retrieval_interp.circuits.mechanisms import MECHANISMS, ORIGINAL, Cut, Mechanism
 from retrieval_interp.circuits.paths import Head as Head
@@ -119,7 +119,7 @@ class Circuit:
         names = self.role_names
         lines = [f"{head} {mechanism.text(names)}" for head, mechanism in self.mechanisms.items()]
         lines += [f"{path.head} ~{path.path.text(names)}" for path in self.enabling]
-        lines += [each.text(names) for each in interchangeable(self.redundant)]
+        lines += interchangeable(self.redundant, names)
         lines += [f"unfinished: {self.unfinished}"] if self.unfinished else []
         return "\n".join(lines) or "empty circuit: every head as it is"
 
@@ -178,37 +178,26 @@ class Circuit:
         return cls.from_dict(read_json(text, "circuit"), roles)
 
 
-class Interchangeable(NamedTuple):
-    """A path that several heads have, of which the intact model needs some."""
+def interchangeable(
+    sets: Sequence[tuple[HeadPath, ...]], names: Sequence[str] = ()
+) -> dict[str, tuple[HeadPath, ...]]:
+    """What sets say, of each of which one path is needed, and of which paths they say it.
 
-    paths: tuple[HeadPath, ...]
-    enough: int | None  # so many of them, whichever; None if one is needed, and others overlap
-
-    def text(self, names: Sequence[str] = ()) -> str:
-        """`any one of L2.H0, L2.H3 suffices for s0<-s4`."""
-        heads = ", ".join(str(path.head) for path in self.paths)
-        path = self.paths[0].path.text(names)
-        if self.enough is None:
-            return f"one of {heads} is needed for {path}"
-        if self.enough == 1:
-            return f"any one of {heads} suffices for {path}"
-        return f"any {self.enough} of {heads} suffice for {path}"
-
-
-def interchangeable(sets: Sequence[tuple[HeadPath, ...]]) -> list[Interchangeable]:
-    """What sets say together of which one path each is needed.
-
-    Where all sets of k among n heads are there, any n - k + 1 of these heads suffice.
+    `any one of L2.H0, L2.H3 suffices for s0<-s4` if no other set has these heads. Where all sets of
+    k among n heads are there, any n - k + 1 of them suffice.
     """
-    said = []
+    said = {}
     for paths in sets:
         near = [other for other in sets if set(other) & set(paths)]
-        heads = tuple(sorted(set(itertools.chain(*near))))
-        every = itertools.combinations(heads, len(paths))
-        alike = {len(paths)} == set(map(len, near)) and set(every) <= set(sets)
-        enough = len(heads) - len(paths) + 1 if alike else None
-        said.append(Interchangeable(heads if alike else paths, enough))
-    return list(dict.fromkeys(said))
+        every = tuple(sorted(set(itertools.chain(*near))))
+        near = [other for other in sets if set(other) & set(every)]
+        alike = set(near) == set(itertools.combinations(every, len(paths)))
+        joined = every if alike else paths
+        heads, path = ", ".join(str(head) for head, _ in joined), paths[0].path.text(names)
+        enough = len(every) - len(paths) + 1
+        text = f"any {enough} of {heads} suffice" if enough > 1 else f"any one of {heads} suffices"
+        said[f"{text if alike else f'one of {heads} is needed'} for {path}"] = joined
+    return said
 
 
 @dataclass(frozen=True)
@@ -302,7 +291,7 @@ def circuit_diff(old: Circuit, new: Circuit) -> list[str]:
     for sign, one, other in (("-", old, new), ("+", new, old)):
         paths = [path for path in one.enabling if path not in other.enabling]
         lines += [f"enabling: {sign} {path.text(names)}" for path in paths]
-        known = interchangeable(other.redundant)
-        sets = [each for each in interchangeable(one.redundant) if each not in known]
-        lines += [f"redundant: {sign} {each.text(names)}" for each in sets]
+        known = interchangeable(other.redundant, names)
+        said = [text for text in interchangeable(one.redundant, names) if text not in known]
+        lines += [f"redundant: {sign} {text}" for text in said]
     return lines

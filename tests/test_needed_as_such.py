@@ -72,7 +72,7 @@ def test_it_is_named_counted_and_drawn(scored):
     assert "Needed as such, along no path: L0.H0 passes each token through its own values" in said
     assert "carried on by L1.H0 END<-answer (value 0.99 to 0.00)" in said
     drawn = score_drawing(score, 2, TASK, range(3), batch)
-    assert drawn.count('class="band"') == 1 and "L0.H0 needed as such" in drawn
+    assert drawn.count('class="band"') == 1 and "L0.H0 identity, needed as such" in drawn
     assert drawn.count("only enables") == drawn.count("stroke-dasharray") == 1  # of L0.H1
 
 

@@ -141,7 +141,9 @@ def test_the_score_of_redundant_paths_is_that_of_plain_runs(halved):
             assert row.enables[0].side == "query" and row.enables[0].attention > 0.99
     (text,) = (row for row in path_table(score, built.task)[1] if row[0] == "L0.H0, L0.H1 s0<-s1")
     left = "L0.H0 0.0000, L0.H1 0.0000"
-    assert text[-1].startswith(f"any one suffices (one left: {left}); enables L1.H0 s0<-s2")
+    assert text[-1].startswith(
+        f"any one of L0.H0, L0.H1 suffices for s0<-s1 (one left: {left}); enables L1.H0 s0<-s2"
+    )
 
 
 def test_a_circuit_file_keeps_redundant_paths(halved):

@@ -119,14 +119,14 @@ def _head_lines(
     if mechanism.paths:
         role = mechanism.kind
     elif head in enables:
-        role = "needed as such"
+        role = f"{mechanism.kind}, needed as such"
     elif any(path in circuit.enabling for path in paths):
         role = "" if served else "needed"
     else:
         role = "one of several"
     below = [f"enables {', '.join(sides)}"] if sides else []
     below += [f"carried on by {carried}"] if carried else []
-    if not mechanism.paths and mechanism.kind != "original":
+    if not mechanism.paths and mechanism.kind != "original" and head not in enables:
         below.append(f"replaced by {mechanism}")
     first = f"{head} {', '.join(filter(None, (kind, role)))}".strip()
     return [first, *textwrap.wrap("; ".join(below), _LONG)]

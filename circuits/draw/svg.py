@@ -93,7 +93,8 @@ def draw_circuit(
             look = {"height": bottom - top - 6, "rx": 6, "fill_opacity": 0.08, "class": "band"}
             band = _add(svg, "rect", **place, **look, fill="currentColor")
             _add(band, "title", f"{head} {circuit[head]}: needed as such")
-        _add_labels(svg, lines, (bottom + top) / 2, faint=not paths)
+        idle = not paths and not layout.as_such(enables, layers)
+        _add_labels(svg, lines, (bottom + top) / 2, faint=idle)
         curves = _curves(paths, xs, bottom, top)
         texts = []
         for path, curve in curves.items():
@@ -206,8 +207,8 @@ def _add_arrow(
     dashed: bool,
 ) -> ET.Element:
     name = path.text(circuit.role_names)
-    several = interchangeable(circuit.redundant)
-    about += [each.text(circuit.role_names) for each in several if path in each.paths]
+    several = interchangeable(circuit.redundant, circuit.role_names)
+    about += [text for text, paths in several.items() if path in paths]
     group = _add(svg, "g", data_path=name, **{"class": "arrow"})
     _add(group, "title", f"{name}: {', '.join(about)}")
     # A wider, invisible line is easier to click.

@@ -146,8 +146,10 @@ class CircuitScore:
     @property
     def enables(self) -> dict[HeadPath | Head, tuple[Enabled, ...]]:
         """The later paths that each path serves, and each head that is needed as such."""
-        paths = {row.path: row.enables for row in (*self.paths, *self.enabling)}
-        return {**paths, **{row.head: row.enables for row in self.needed_as_such}}
+        enables: dict[HeadPath | Head, tuple[Enabled, ...]] = {}
+        enables.update((row.path, row.enables) for row in (*self.paths, *self.enabling))
+        enables.update((row.head, row.enables) for row in self.needed_as_such)
+        return enables
 
     @property
     def reachable(self) -> bool:

@@ -78,9 +78,9 @@ def _path_row(row: LivePathScore, score: CircuitScore, task: Task | None) -> Row
 def _redundant_row(row: RedundantScore, score: CircuitScore, task: Task | None) -> Row:
     names = score.circuit.role_names
     data = _live(row, row.paths[0], score, task) | _fields(row, "left_losses one_suffices")
-    (same,) = [s for s in interchangeable(score.circuit.redundant) if {*row.paths} <= {*s.paths}]
     if row.one_suffices:
-        said = "any one suffices" if same.enough == 1 else same.text(names)
+        sets = interchangeable(score.circuit.redundant, names)
+        said = next(text for text, paths in sets.items() if set(row.paths) <= set(paths))
     elif row.needed is None or None in row.suffice:
         said = "not clear on these examples whether any one suffices"
     else:
