@@ -78,6 +78,7 @@ class Mechanism:
     is_measured: ClassVar[bool] = False  # on a model, so that nobody writes it as text
     costs: ClassVar[tuple[int, int]] = (0, 10)  # in itself, and for each role of the task
     color: ClassVar[str] = "#9aa0a6"  # in scans
+    writes: ClassVar[str] = "adds what stands at fixed places"  # where its pattern is fixed
     paths: tuple[RolePath, ...] = ()  # sorted
 
     def __init_subclass__(cls) -> None:
@@ -87,6 +88,11 @@ class Mechanism:
     def pattern(self, where: Where) -> Pattern:
         """Its attention, in float32; [1 dest src] if it is the same for every example."""
         raise InputError(f"{self.kind}: the head keeps its own attention, no pattern to build")
+
+    @property
+    def is_fixed(self) -> bool:
+        """Whether it has a pattern that follows no stated paths, such as uniform."""
+        return not (self.keeps_own or self.follows_paths)
 
     def shares(self, dest: int) -> tuple[tuple[int, float], ...] | None:
         """The roles that role `dest` attends to, each with its share of the attention.
@@ -195,6 +201,7 @@ class Uniform(Mechanism):
 
     kind = "uniform"
     costs = (0, 0)
+    writes = "adds the mean of all values that each position may see"
 
     def pattern(self, where: Where) -> Pattern:
         allowed = where.allowed.float()
@@ -207,6 +214,7 @@ class Identity(Mechanism):
 
     kind = "identity"
     costs = (0, 0)
+    writes = "passes each token through its own values"
     color = "#72b7b2"
 
     def pattern(self, where: Where) -> Pattern:

@@ -26,7 +26,7 @@ from retrieval_interp.circuits.draw.svg import draw_circuit
 from retrieval_interp.circuits.hooks import is_causal
 from retrieval_interp.circuits.mechanisms import ORIGINAL
 from retrieval_interp.circuits.runs.fits import draw_batch
-from retrieval_interp.circuits.runs.means import role_mean, standard_error
+from retrieval_interp.circuits.runs.means import position_means, role_mean, standard_error
 from retrieval_interp.circuits.scores import scorer
 from retrieval_interp.circuits.scores.control import allowed_attention
 from retrieval_interp.progress import progress_bar
@@ -91,7 +91,7 @@ class _Step(NamedTuple):
     circuit: Circuit
     loss: float
     se: float  # standard error of the loss
-    better: bool  # than the intact model, by two standard errors
+    better: bool  # than the intact model (`scorer.is_better`)
 
 
 @dataclass(eq=False, repr=False)
@@ -254,9 +254,10 @@ class Workbench:
         """Change what some heads do, and measure the mean loss with the whole circuit in place.
 
         Args:
-            lines: one line per head, or a whole circuit. `L3.H0 uniform` (or identity, role-mean,
-                original) replaces a head; `L1.H0 one-hot s0<-s2 s4<-s6` gives it exactly these
-                paths; `L1.H0 s0<-s2` adds a path to those it has, or to a row that then is shared.
+            lines: one line per head, or a whole circuit. `L3.H0 uniform` (or identity, mean,
+                role-mean, original) replaces a head; `L1.H0 one-hot s0<-s2 s4<-s6` gives it exactly
+                these paths; `L1.H0 s0<-s2` adds a path to those it has, or to a row that then is
+                shared.
 
         Returns:
             A view of what changed; its `data` is the loss. After an error nothing has changed.
@@ -298,9 +299,12 @@ class Workbench:
         for line in several:
             if isinstance(line, Circuit):
                 circuit = line
-            elif str(line).split()[1:] == ["role-mean"]:  # which has to be measured
+            elif str(line).split()[1:] in (["mean"], ["role-mean"]):  # which have to be measured
                 head = self.check_head(Head.parse(line.split()[0]))
-                circuit = circuit.replace(head, role_mean(self.intact_attention[head]))
+                by_role = line.split()[1] == "role-mean"
+                means = {} if by_role else position_means(self.model, self.batch)
+                mean = role_mean(self.intact_attention[head]) if by_role else means[head]
+                circuit = circuit.replace(head, mean)
             else:
                 circuit = suppose(circuit, line)
         return circuit
@@ -328,11 +332,12 @@ class Workbench:
 
     def _measured(self, circuit: Circuit) -> _Step:
         """Run a circuit, and keep what runs of others that differ little can use again."""
-        scorer = self._scorer_for(circuit)
-        loss, each = scorer.rebase(circuit), scorer.base_losses.mean(dim=1)
-        self.scorer, self.batch = scorer, scorer.batch
-        gain = self._intact - each
+        measuring = self._scorer_for(circuit)
+        loss, each = measuring.rebase(circuit), measuring.base_losses.mean(dim=1)
+        self.scorer, self.batch = measuring, measuring.batch
+        gain, intact = self._intact - each, float(self._intact.mean())
         better = float(gain.mean()) > 2 * standard_error(gain)
+        better = better and scorer.is_better(loss, 0.0, intact, self.uninformed.loss)
         return _Step(circuit, loss, standard_error(each), better)
 
     def _check_unchanged(self) -> None:

@@ -6,7 +6,6 @@ from retrieval_interp.tasks.graph import path_graph as path_graph
 from retrieval_interp.tasks.retrieval import ConditionalRetrievalTask as ConditionalRetrievalTask
 from retrieval_interp.tasks.retrieval import RetrievalTask as RetrievalTask
 from retrieval_interp.tasks.roles import parse_role as parse_role
-from retrieval_interp.tasks.roles import path_letters as path_letters
 from retrieval_interp.tasks.roles import role_name as role_name
 from retrieval_interp.tasks.sampling import Split as Split
 from retrieval_interp.tasks.task import Batch as Batch

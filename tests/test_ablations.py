@@ -46,7 +46,7 @@ def test_ablations_equal_a_naive_loop(task, model, least):
 
 
 def test_what_a_path_enables_is_seen_from_both_sides(task, model):
-    """The sides by definition: queries or keys of a cut run in an otherwise intact head."""
+    """The sides by definition: queries, keys or values of a cut run in an intact head."""
     batch = task.sample(6, seed=1)
     cut = HeadPath(Head(0, 0), RolePath(2, 1))
     later = [HeadPath(Head(2, 1), RolePath(0, 2)), HeadPath(Head(1, 0), RolePath(4, 3))]
@@ -56,12 +56,25 @@ def test_what_a_path_enables_is_seen_from_both_sides(task, model):
     rows = found[cut]
     assert {row.path for row in rows} == set(later)
     circuit = Circuit({}, 5).cut(cut)
-    intact = mean_attention(model, batch)
+    intact, (_, before) = mean_attention(model, batch), model.run_with_cache(batch.inputs)
     with ablated(model, circuit, batch):
         _, changed = model.run_with_cache(batch.inputs)
     for row in rows:
         layer, place = row.path.head.layer, (*row.path.head, *row.path.path)
         assert row.attention == pytest.approx(float(intact[place]), abs=1e-5)
+        x, y = (
+            torch.stack(
+                [
+                    run[f"blocks.{layer}.attn.hook_v"][example, at, row.path.head.head]
+                    for example in range(6)
+                    for at in batch.roles[example, :, row.path.path.src]
+                ]
+            )
+            for run in (before, changed)
+        )
+        x, y = x - x.mean(0), y - y.mean(0)
+        share = float((x * y).sum() / (x * x).sum())
+        assert row.by_value == pytest.approx(row.attention * share, abs=1e-5)
         for side, value in (("q", row.by_query), ("k", row.by_key)):
             name = f"blocks.{layer}.attn.hook_{side}"
             with model.hooks(fwd_hooks=[(name, lambda x, hook, name=name: changed[name])]):

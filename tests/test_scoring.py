@@ -44,6 +44,9 @@ def test_every_score_equals_a_whole_run_with_hooks_set_by_hand(task, mlp, heads)
     assert len(score.heads) == 3 * heads
     for row in score.heads:
         assert row.loss == naive(empty.replace(row.head, circuit[row.head]))
+        assert (row.emptied is None) == (row.head not in kept)
+        if row.emptied:
+            assert row.emptied.loss == naive(circuit.replace(row.head, OneHot(())))
     assert [row.path for row in score.paths] == list(circuit.paths())
     for row in score.paths:
         assert row.ablated_loss == naive(circuit.without(row.path))

@@ -129,8 +129,7 @@ class Explanation:
         said = [f"{what}. Without it {score.without.share:.0%} is recovered."]
         if score.enables:
             later = ", ".join(
-                f"{each.path.head} to {labels[each.path.path.src]} "
-                f"({each.attention:.2f} to {each.when_cut:.2f}, by its {each.side})"
+                f"{each.path.head} to {labels[each.path.path.src]} ({each.text})"
                 for each in score.enables
             )
             said.append(f"It enables {later}.")

@@ -2,7 +2,7 @@
 
 import warnings
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, TypeVar
 
 from retrieval_interp.circuits.discovery.judge import Judge
@@ -16,8 +16,9 @@ from retrieval_interp.circuits.scores.scorer import Progress, all_but_one, heads
 from retrieval_interp.tasks import InputWarning, Task
 from retrieval_interp.tasks.structured import check_sampling
 
-Item = TypeVar("Item")
+Item = TypeVar("Item", bound=Hashable)
 Paths = tuple[HeadPath, ...]
+_MOST = 200  # steps of the search for sets
 _WEAKEST = 0.05  # paths with less mean attention are not cut in the intact model
 
 
@@ -50,9 +51,9 @@ def needed_paths(
 
         loss(S) > tolerance,  but  loss(S without p) < tolerance  for every path p in S
 
-    each by two standard errors. So of a set of several paths any one suffices; where that is not
-    clear, no set is returned. Sets are disjoint, in the order of what they are estimated to cost.
-    Paths with less than 0.05 of mean attention are never cut.
+    each by two standard errors; where that is not clear, no set is returned. So of a set of several
+    paths one is needed. Any one suffices if no other set overlaps; where any two of three heads
+    suffice, every two of them are a set. Paths with less than 0.05 of mean attention are never cut.
 
     Returns:
         The sets, each a sorted tuple; none for a model that has not learned the task or that is
@@ -74,7 +75,7 @@ def cut_paths(judge: Judge, heads: Sequence[Head], found: list[Paths]) -> Doing[
     """Add what the intact model needs (`needed_paths`) to `found`; return that it is done.
 
     Where two heads do the same, cutting either one changes nothing. So a role path is cut in all
-    heads at once, and where the model minds, the smallest sets of heads are looked for.
+    heads at once, and where the model minds, all smallest sets of heads are looked for.
     """
     empty = judge.empty
     if not judge.keeps(empty):
@@ -100,28 +101,45 @@ def cut_paths(judge: Judge, heads: Sequence[Head], found: list[Paths]) -> Doing[
 def minimal_sets(
     items: Sequence[Item], breaks: Callable[[Sequence[Item]], bool]
 ) -> list[tuple[Item, ...]]:
-    """Disjoint sets that break something, but no longer if any one item is left out.
+    """All sets that break something, but no longer if any one item is left out.
 
-    All items outside these sets, together, break nothing. Items that come first are tried first.
+    One is found, then others without each of its items, and so on (Reiter's hitting-set tree), up
+    to 200 times: of very many sets some are left out.
 
-    >>> minimal_sets("abcde", lambda lost: "b" in lost or {"a", "d"} <= set(lost))
-    [('b',), ('a', 'd')]
+    >>> minimal_sets("abcde", lambda lost: "b" in lost or len({"a", "d", "e"} & set(lost)) > 1)
+    [('b',), ('a', 'd'), ('a', 'e'), ('d', 'e')]
     """
     found: list[tuple[Item, ...]] = []
-    rest = list(items)
-    while rest and (breaks(rest) or breaks(rest[:1])):
-        size = 1
-        while size < len(rest) and not breaks(rest[:size]):
-            size *= 2
-        sizes = range(size // 2 + 1, min(size, len(rest)))
-        least = size // 2 + 1 + bisect_left(sizes, True, key=lambda size: breaks(rest[:size]))
-        chosen = rest[:least]
-        before: list[Item] = []
-        while before != chosen:
-            before = chosen
-            for item in reversed(before):
-                fewer = [other for other in chosen if other != item]
-                chosen = fewer if fewer and breaks(fewer) else chosen
-        found.append(tuple(chosen))
-        rest = [item for item in rest if item not in chosen]
+    waiting, seen = [frozenset[Item]()], set[frozenset[Item]]()  # items that are left alone
+    while waiting and len(seen) < _MOST:
+        left = waiting.pop(0)
+        if left in seen:
+            continue
+        seen.add(left)
+        smallest = next((known for known in found if left.isdisjoint(known)), ())
+        if not smallest:
+            smallest = _minimal_set([item for item in items if item not in left], breaks)
+            found += [smallest] if smallest else []
+        waiting += [left | {item} for item in smallest]
     return found
+
+
+def _minimal_set(
+    items: Sequence[Item], breaks: Callable[[Sequence[Item]], bool]
+) -> tuple[Item, ...]:
+    """A smallest set that breaks something, or no item; those that come first are tried first."""
+    if not items or not (breaks(items) or breaks(items[:1])):
+        return ()
+    size = 1
+    while size < len(items) and not breaks(items[:size]):
+        size *= 2
+    sizes = range(size // 2 + 1, min(size, len(items)))
+    least = size // 2 + 1 + bisect_left(sizes, True, key=lambda size: breaks(items[:size]))
+    chosen = items[:least]
+    before: Sequence[Item] = []
+    while before != chosen:
+        before = chosen
+        for item in reversed(before):
+            fewer = [other for other in chosen if other != item]
+            chosen = fewer if fewer and breaks(fewer) else chosen
+    return tuple(chosen)

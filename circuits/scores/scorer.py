@@ -11,7 +11,7 @@ from torch import Tensor
 from retrieval_interp.circuits.circuit import Circuit, Head, HeadPath
 from retrieval_interp.circuits.counterfactual.mechanism import keeps_some
 from retrieval_interp.circuits.hooks import is_causal
-from retrieval_interp.circuits.mechanisms import UNIFORM, Where
+from retrieval_interp.circuits.mechanisms import UNIFORM, OneHot, Where
 from retrieval_interp.circuits.runs import fits
 from retrieval_interp.circuits.runs.means import mean_loss, standard_error
 from retrieval_interp.circuits.runs.runs import make_runs
@@ -19,7 +19,7 @@ from retrieval_interp.tasks import Batch, InputError, Task
 from retrieval_interp.tasks.structured import check_tolerance
 
 Progress = Callable[[Iterable[Any], str], Iterable[Any]]
-Cut = HeadPath | tuple[HeadPath, ...]  # a path, or several at once
+Cut = HeadPath | tuple[HeadPath, ...] | Head  # a path, several at once, or all of a head
 SomeCut = TypeVar("SomeCut", bound=Cut)
 Each = Float[Tensor, " batch"]  # the loss of every example
 
@@ -116,9 +116,11 @@ class Scorer:
         return losses
 
 
-def paths_of(cut: Cut) -> tuple[HeadPath, ...]:
-    """The paths that are cut."""
-    return (cut,) if isinstance(cut, HeadPath) else cut
+def with_cut(circuit: Circuit, cut: Cut) -> Circuit:
+    """A circuit with one more path cut, or several, or with all attention of a head at zero."""
+    if isinstance(cut, Head):
+        return circuit.replace(cut, OneHot(()))
+    return circuit.cut(*((cut,) if isinstance(cut, HeadPath) else cut))
 
 
 def all_but_one(paths: tuple[HeadPath, ...]) -> list[tuple[HeadPath, ...]]:
@@ -135,7 +137,7 @@ def cut_losses(
     """
     empty = scorer.empty_circuit
     for cut in progress(cuts, "cutting paths"):
-        yield cut, scorer.losses(empty.cut(*paths_of(cut)))
+        yield cut, scorer.losses(with_cut(empty, cut))
 
 
 def removed_losses(
@@ -148,6 +150,7 @@ def removed_losses(
 
 
 KEPT = 0.95
+_RELEVANT = 0.01  # of what was learned; losses that differ by less are as good
 
 
 class Uninformed(NamedTuple):
@@ -223,6 +226,15 @@ def kept_share(loss: float, intact: float, uninformed: float) -> float:
     """The share of what was learned that is kept; NaN if nothing was learned."""
     learned = uninformed - intact
     return (uninformed - loss) / learned if learned > 0 else float("nan")
+
+
+def is_better(loss: float, se: float, intact: float, uninformed: float) -> bool:
+    """Whether a loss is clearly below the intact model's, and by enough to matter.
+
+    By two standard errors (`se` is that of the difference) and by 1% of what the model has learned.
+    """
+    learned, gain = uninformed - intact, intact - loss
+    return learned > 0 and gain > max(2 * se, _RELEVANT * learned)
 
 
 def tolerance_of(task: Task, intact: float, uninformed: float) -> float:

@@ -13,7 +13,7 @@ from retrieval_interp.circuits.draw.layout import head_kind
 from retrieval_interp.circuits.hooks import is_causal
 from retrieval_interp.circuits.mechanisms import Mechanism, Where
 from retrieval_interp.circuits.scan import HeadScan, Scan
-from retrieval_interp.circuits.scores.scorer import unlearned_text
+from retrieval_interp.circuits.scores.scorer import is_better, unlearned_text
 from retrieval_interp.tasks.training_task import counted
 from retrieval_interp.views.attention import patterns_on, position_labels, thousandths
 from retrieval_interp.views.page import View, record_rows, render
@@ -131,7 +131,7 @@ def scan_verdict(scan: Scan) -> str:
             f"{one.head} replaced alone costs {one.loss - scan.intact_loss:+.2f}, but not here: it "
             "helps others find where to attend (it enables), and their rules know that already."
         )
-    if scan.joint_loss + 2 * scan.joint_se < scan.intact_loss:
+    if is_better(scan.joint_loss, scan.joint_se, scan.intact_loss, scan.uninformed_loss):
         said.append("The joint circuit beats the intact model, so it is not what the model does.")
     unmeasured = sum(math.isnan(row.loss) for row in scan.heads)
     if unmeasured:

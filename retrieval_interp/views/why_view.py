@@ -135,11 +135,7 @@ def _unit_rows(found: Explanation) -> list[list[str]]:
             f"{score.attention:.2f}",
             f"{score.other:.2f}",
             f"{score.without.share:.0%}",
-            ", ".join(
-                f"{each.path.text(names)} ({each.side}, {each.attention:.2f} to "
-                f"{each.when_cut:.2f})"
-                for each in score.enables
-            ),
+            ", ".join(f"{each.path.text(names)} ({each.text})" for each in score.enables),
         ]
         for score in found.units
     ]
