@@ -7,16 +7,17 @@ from functools import partial
 from typing import Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
-from retrieval_interp.circuits.attention import softmax_attention
+from retrieval_interp.circuits.attention import Mask, softmax_attention
 from retrieval_interp.circuits.circuit import Circuit
 from retrieval_interp.circuits.mechanisms import Mechanism, Where
 from retrieval_interp.circuits.runs.onednn import FrozenWeights
 from retrieval_interp.tasks import Batch, InputError
 
 _USES_PATTERN: "weakref.WeakKeyDictionary[Any, bool]" = weakref.WeakKeyDictionary()
+_MASKS: "weakref.WeakKeyDictionary[Any, dict[int, list[Mask]]]" = weakref.WeakKeyDictionary()
 _KEPT = 64_000_000  # weights of patterns that are kept
 HookFunction = Callable[..., Tensor | None]
 
@@ -30,11 +31,6 @@ def in_all_layers(model: Any, name: str, function: HookFunction) -> list[tuple[A
     """A hook on this part of every layer's attention, set at once: a bridge is slow to find one."""
     names = (pattern_hook_name(layer) for layer in range(model.cfg.n_layers))
     return [({each.replace("hook_pattern", name) for each in names}.__contains__, function)]
-
-
-def is_causal(model: Any) -> bool:
-    """Whether positions attend only to themselves and earlier ones."""
-    return bool(getattr(model.cfg, "attention_dir", "causal") == "causal")
 
 
 def is_hooked_transformer(model: Any) -> bool:
@@ -52,6 +48,109 @@ def call_options(batch: Batch) -> dict[str, Tensor]:
 def has_hooks(model: Any) -> bool:
     """Whether somebody has set a hook on the model."""
     return any(point.has_hooks() for point in model.hook_dict.values())
+
+
+@contextmanager
+def measuring(model: Any) -> Iterator[None]:
+    """Run a model without dropout; the state that its modules are in is put back."""
+    training = [module for module in model.modules() if module.training]
+    try:
+        for module in training:
+            module.training = False
+        yield
+    finally:
+        for module in training:
+            module.training = True
+
+
+@contextmanager
+def _without_hooks(model: Any) -> Iterator[None]:
+    points = {point: point._forward_hooks for point in model.hook_dict.values()}
+    try:
+        for point in points:
+            point._forward_hooks = type(points[point])()
+        yield
+    finally:
+        for point, hooks in points.items():
+            point._forward_hooks = hooks
+
+
+@torch.no_grad()
+def attended(model: Any, inputs: Tensor) -> list[Bool[Tensor, "dest src"]]:
+    """Which positions every layer may attend to, in sequences as long as these inputs.
+
+    Measured on the first of them: with queries of zero, a softmax gives something to every position
+    but those that the layer masks. Empty for a model without these hooks.
+    """
+    seen: dict[int, Tensor] = {}
+
+    def note(pattern: Float[Tensor, "batch head dest src"], hook: Any) -> None:
+        seen[hook.layer()] = (pattern > 0).flatten(0, 1).any(0)
+
+    zeros = in_all_layers(model, "hook_q", lambda queries, hook: torch.zeros_like(queries))
+    noting = in_all_layers(model, "hook_pattern", note)
+    with measuring(model), _without_hooks(model):
+        model.run_with_hooks(inputs[:1], fwd_hooks=[*zeros, *noting], return_type=None)
+    return [seen[layer] for layer in sorted(seen)]
+
+
+def layer_masks(model: Any, inputs: Tensor) -> list[Mask]:
+    """Every layer's mask, for sequences as long as these inputs; a longer window is none.
+
+    A HookedTransformer's config says it. Those of other models have as many names for it as there
+    are families, so it is measured, once for a model and length.
+    """
+    cfg, length = model.cfg, inputs.shape[1]
+    causal = getattr(cfg, "attention_dir", "causal") == "causal"
+    if is_hooked_transformer(model):
+        counts = causal and cfg.use_local_attn and cfg.window_size < length
+        kinds = cfg.attn_types if counts else ["global"] * cfg.n_layers
+        return [Mask(causal, cfg.window_size if kind == "local" else None) for kind in kinds]
+    masks = _MASKS.setdefault(model, {})
+    if length not in masks:
+        seen = attended(model, inputs)
+        masks[length] = [_as_mask(layer, of) for layer, of in enumerate(seen)]
+        if len(seen) != cfg.n_layers:
+            masks[length] = [Mask(causal)] * cfg.n_layers
+    return masks[length]
+
+
+def _as_mask(layer: int, allowed: Bool[Tensor, "dest src"]) -> Mask:
+    position = torch.arange(len(allowed), device=allowed.device)
+    before = position[:, None] - position
+    window = int(before[allowed].abs().max()) + 1
+    mask = Mask(not bool(allowed.triu(1).any()), window if window < len(allowed) else None)
+    if not torch.equal(mask.allows(before), allowed):
+        raise InputError(
+            "model: expected layers that may attend to all positions, to earlier or to near ones, "
+            f"found another mask in layer {layer}"
+        )
+    return mask
+
+
+def check_masks(model: Any, inputs: Tensor) -> None:
+    """Check that the layers of a HookedTransformer mask what its config says."""
+    if not is_hooked_transformer(model):
+        return
+    masks = layer_masks(model, inputs)
+    for layer, (allowed, mask) in enumerate(zip(attended(model, inputs), masks)):
+        if _as_mask(layer, allowed) != mask:
+            raise InputError(
+                f"model: expected layer {layer} to mask what the model's config says, found other "
+                "attention; were its buffers IGNORE or mask changed?"
+            )
+
+
+def is_causal(model: Any, inputs: Tensor) -> bool:
+    """Whether positions attend only to themselves and earlier ones."""
+    return all(mask.causal for mask in layer_masks(model, inputs))
+
+
+def where_by_layer(model: Any, batch: Batch) -> list[Where]:
+    """The positions of a batch with the mask of each layer; layers with the same mask share it."""
+    masks = layer_masks(model, batch.inputs)
+    where = {mask: Where.of(batch, mask) for mask in masks}
+    return [where[mask] for mask in masks]
 
 
 class Hooked:
@@ -91,7 +190,7 @@ class Hooked:
         try:
             for block in skipped:
                 vars(block)["forward"] = lambda *_, **__: before  # found before the class's method
-            with FrozenWeights():
+            with measuring(self.model), FrozenWeights():
                 outputs: Tensor = self.model(batch.inputs, **call_options(batch))
         finally:
             for block in skipped:
@@ -102,16 +201,18 @@ class Hooked:
 class Patterns:
     """The patterns of mechanisms on a batch, kept, as many circuits have most in common."""
 
-    def __init__(self, batch: Batch, causal: bool):
-        self.where = Where.of(batch, causal)
-        self._kept: dict[Mechanism, Tensor] = {}
+    def __init__(self, batch: Batch, model: Any):
+        self.where = where_by_layer(model, batch)
+        self._kept: dict[tuple[Mechanism, Mask], Tensor] = {}
 
-    def __call__(self, mechanism: Mechanism) -> Float[Tensor, "#batch dest src"]:
-        if mechanism not in self._kept:
+    def __call__(self, mechanism: Mechanism, layer: int) -> Float[Tensor, "#batch dest src"]:
+        where = self.where[layer]
+        key = mechanism, where.mask
+        if key not in self._kept:
             if sum(pattern.numel() for pattern in self._kept.values()) > _KEPT:
                 self._kept.clear()
-            self._kept[mechanism] = mechanism.pattern(self.where)
-        return self._kept[mechanism]
+            self._kept[key] = mechanism.pattern(where)
+        return self._kept[key]
 
 
 @contextmanager
@@ -145,12 +246,12 @@ def ablated(
         0.034
     """
     circuit.check_fits(model.cfg.n_layers, model.cfg.n_heads)
-    pattern_of = known or Patterns(batch, is_causal(model))
+    pattern_of = known or Patterns(batch, model)
     layers: dict[int, dict[int, Mechanism]] = {}
     for head, mechanism in circuit.mechanisms.items():
         if head.layer >= first_layer:
             layers.setdefault(head.layer, {})[head.head] = mechanism
-            pattern_of.where.check(mechanism.paths, names=circuit.role_names)
+            pattern_of.where[head.layer].check(mechanism.paths, f"{head}: ", circuit.role_names)
     uses_pattern = not layers or Hooked(model).pattern_is_used(batch)
     hooks_of = _pattern_hooks if uses_pattern else _value_hooks
     of_layers = [hooks_of(layer, heads, pattern_of, batch) for layer, heads in layers.items()]
@@ -187,7 +288,7 @@ def _pattern_hooks(
                 other = batch.counterfactual_of(layer, head)
                 pattern[:, head] = mechanism.changed(pattern[:, head], batch.roles, other)
             else:
-                pattern[:, head] = pattern_of(mechanism).to(pattern)
+                pattern[:, head] = pattern_of(mechanism, layer).to(pattern)
         return pattern
 
     return [(pattern_hook_name(layer), replace)]
@@ -200,7 +301,7 @@ def _value_hooks(
 
     A bridge shows it last, so a head's own pattern is computed from its queries and keys.
     """
-    allowed, real = pattern_of.where.allowed, batch.attention_mask
+    allowed, real = pattern_of.where[layer].allowed, batch.attention_mask
     if real is not None:
         allowed = allowed | ~real[:, :, None]  # rows of padding, which nothing attends to
     seen: dict[str, Float[Tensor, "batch pos head d_head"]] = {}
@@ -221,7 +322,7 @@ def _value_hooks(
                 other = batch.counterfactual_of(layer, head)
                 used[head] = mechanism.changed(own[head], batch.roles, other)
             else:
-                used[head] = pattern_of(mechanism).to(z).expand(len(z), -1, -1)
+                used[head] = pattern_of(mechanism, layer).to(z).expand(len(z), -1, -1)
             z[:, :, head] = used[head] @ seen["v"][:, :, head // group]
         return z
 

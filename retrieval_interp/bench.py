@@ -162,7 +162,7 @@ class Workbench:
     def intact_attention(self) -> Float[Tensor, "layer head dest src"]:
         """Mean attention by role of the intact model, on the CPU; zero where it is forbidden."""
         attention = circuits.mean_attention(self.model, self.batch).cpu()
-        return allowed_attention(attention, self.batch, is_causal(self.model))
+        return allowed_attention(attention, self.batch, self.model)
 
     def mean_attention(self, with_circuit: bool) -> Float[Tensor, "layer head dest src"]:
         """Mean attention by role of the intact model or with the circuit in place, on the CPU."""
@@ -467,5 +467,5 @@ class Workbench:
     def load(self, path: str | Path) -> View:
         """Read a circuit file and make its circuit the current one."""
         sizes = self.model.cfg.n_layers, self.model.cfg.n_heads
-        asked = f"{self.name} is asked", is_causal(self.model)
+        asked = f"{self.name} is asked", is_causal(self.model, self.batch.inputs)
         return self.suppose(read_circuit(as_path(path), self.task, *sizes, *asked))

@@ -1,6 +1,7 @@
 import pytest
 import torch
 
+from retrieval_interp.circuits.attention import Mask
 from retrieval_interp.circuits.circuit import Circuit, Head, RolePath
 from retrieval_interp.circuits.hooks import ablated
 from retrieval_interp.circuits.mechanisms import IDENTITY, UNIFORM, OneHot, Where
@@ -28,7 +29,7 @@ def naive_outputs(model, circuit, batch):
                         for path in mechanism.paths:
                             new[example, head, chain[path.dest], chain[path.src]] = 0
             else:
-                new[:, head] = mechanism.pattern(Where.of(batch, causal=True))
+                new[:, head] = mechanism.pattern(Where.of(batch, Mask()))
             return new
 
         hooks.append((f"blocks.{layer}.attn.hook_pattern", replace))
