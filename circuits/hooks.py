@@ -1,7 +1,7 @@
 """What a hooked model can do, and running it with a circuit in place of its attention."""
 
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -17,7 +17,7 @@ from retrieval_interp.circuits.runs.onednn import FrozenWeights
 from retrieval_interp.tasks import Batch, InputError
 
 _USES_PATTERN: "weakref.WeakKeyDictionary[Any, bool]" = weakref.WeakKeyDictionary()
-_MASKS: "weakref.WeakKeyDictionary[Any, dict[int, list[Mask]]]" = weakref.WeakKeyDictionary()
+_MASKS: "weakref.WeakKeyDictionary[Any, dict[Any, list[Mask]]]" = weakref.WeakKeyDictionary()
 _KEPT = 64_000_000  # weights of patterns that are kept
 HookFunction = Callable[..., Tensor | None]
 
@@ -76,51 +76,47 @@ def _without_hooks(model: Any) -> Iterator[None]:
 
 
 @torch.no_grad()
-def attended(model: Any, inputs: Tensor) -> list[Bool[Tensor, "dest src"]]:
-    """Which positions every layer may attend to, in sequences as long as these inputs.
+def layer_masks(model: Any, batch: Batch) -> list[Mask]:
+    """Every layer's mask, for sequences as long as these; a window that is longer is none.
 
-    Measured on the first of them: with queries of zero, a softmax gives something to every position
-    but those that the layer masks. Empty for a model without these hooks.
+    Measured, as every family has a name of its own for it in its config: with queries and keys of
+    zero, a softmax gives something to all positions but those that the layer masks.
     """
-    seen: dict[int, Tensor] = {}
+    buffers = list(model.buffers())  # some hold the mask
+    known, key = (
+        _MASKS.setdefault(model, {}),
+        (batch.inputs.shape[1], *map(id, buffers), versions(buffers)),
+    )
+    if key in known:
+        return known[key]
+    seen: dict[int, Mask] = {}
 
     def note(pattern: Float[Tensor, "batch head dest src"], hook: Any) -> None:
-        seen[hook.layer()] = (pattern > 0).flatten(0, 1).any(0)
+        seen[hook.layer()] = _mask_of((pattern > 0).flatten(0, 1).any(0), hook.layer())
 
-    zeros = in_all_layers(model, "hook_q", lambda queries, hook: torch.zeros_like(queries))
-    noting = in_all_layers(model, "hook_pattern", note)
+    def zero(x: Tensor, hook: Any) -> Tensor:
+        return torch.zeros_like(x)
+
+    places = (("hook_q", zero), ("hook_k", zero), ("hook_pattern", note))
+    hooks = [hook for place in places for hook in in_all_layers(model, *place)]
     with measuring(model), _without_hooks(model):
-        model.run_with_hooks(inputs[:1], fwd_hooks=[*zeros, *noting], return_type=None)
-    return [seen[layer] for layer in sorted(seen)]
+        model.run_with_hooks(batch.inputs[:1], fwd_hooks=hooks, return_type=None)
+    causal = getattr(model.cfg, "attention_dir", "causal") == "causal"
+    ahead = [layer for layer, mask in seen.items() if causal and not mask.causal]
+    if ahead and is_hooked_transformer(model):
+        raise InputError(
+            "model: expected a causal model, as its config says, found attention to later "
+            f"positions in layer {ahead[0]}; was its buffer IGNORE or mask changed?"
+        )
+    known[key] = [seen.get(layer, Mask(causal)) for layer in range(model.cfg.n_layers)]
+    return known[key]
 
 
-def layer_masks(model: Any, inputs: Tensor) -> list[Mask]:
-    """Every layer's mask, for sequences as long as these inputs; a longer window is none.
-
-    A HookedTransformer's config says it. Those of other models have as many names for it as there
-    are families, so it is measured, once for a model and length.
-    """
-    cfg, length = model.cfg, inputs.shape[1]
-    causal = getattr(cfg, "attention_dir", "causal") == "causal"
-    if is_hooked_transformer(model):
-        counts = causal and cfg.use_local_attn and cfg.window_size < length
-        kinds = cfg.attn_types if counts else ["global"] * cfg.n_layers
-        return [Mask(causal, cfg.window_size if kind == "local" else None) for kind in kinds]
-    masks = _MASKS.setdefault(model, {})
-    if length not in masks:
-        seen = attended(model, inputs)
-        masks[length] = [_as_mask(layer, of) for layer, of in enumerate(seen)]
-        if len(seen) != cfg.n_layers:
-            masks[length] = [Mask(causal)] * cfg.n_layers
-    return masks[length]
-
-
-def _as_mask(layer: int, allowed: Bool[Tensor, "dest src"]) -> Mask:
-    position = torch.arange(len(allowed), device=allowed.device)
-    before = position[:, None] - position
-    window = int(before[allowed].abs().max()) + 1
+def _mask_of(allowed: Bool[Tensor, "dest src"], layer: int) -> Mask:
+    window = int(allowed.nonzero().diff(dim=1).abs().max()) + 1
     mask = Mask(not bool(allowed.triu(1).any()), window if window < len(allowed) else None)
-    if not torch.equal(mask.allows(before), allowed):
+    position = torch.arange(len(allowed), device=allowed.device)
+    if not torch.equal(mask.allows(position[:, None] - position), allowed):
         raise InputError(
             "model: expected layers that may attend to all positions, to earlier or to near ones, "
             f"found another mask in layer {layer}"
@@ -128,27 +124,19 @@ def _as_mask(layer: int, allowed: Bool[Tensor, "dest src"]) -> Mask:
     return mask
 
 
-def check_masks(model: Any, inputs: Tensor) -> None:
-    """Check that the layers of a HookedTransformer mask what its config says."""
-    if not is_hooked_transformer(model):
-        return
-    masks = layer_masks(model, inputs)
-    for layer, (allowed, mask) in enumerate(zip(attended(model, inputs), masks)):
-        if _as_mask(layer, allowed) != mask:
-            raise InputError(
-                f"model: expected layer {layer} to mask what the model's config says, found other "
-                "attention; were its buffers IGNORE or mask changed?"
-            )
+def versions(tensors: Iterable[Tensor]) -> tuple[int, ...]:
+    """Counters that change when a tensor is written to; inference tensors have none."""
+    return tuple(0 if tensor.is_inference() else tensor._version for tensor in tensors)
 
 
-def is_causal(model: Any, inputs: Tensor) -> bool:
+def is_causal(model: Any, batch: Batch) -> bool:
     """Whether positions attend only to themselves and earlier ones."""
-    return all(mask.causal for mask in layer_masks(model, inputs))
+    return all(mask.causal for mask in layer_masks(model, batch))
 
 
 def where_by_layer(model: Any, batch: Batch) -> list[Where]:
     """The positions of a batch with the mask of each layer; layers with the same mask share it."""
-    masks = layer_masks(model, batch.inputs)
+    masks = layer_masks(model, batch)
     where = {mask: Where.of(batch, mask) for mask in masks}
     return [where[mask] for mask in masks]
 

@@ -7,6 +7,7 @@ here; text, files, costs and pictures find it by its `kind`.
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, ClassVar
 
 import torch
@@ -47,8 +48,7 @@ class Where:
                 continue
             if not (0 <= path.dest <= last and 0 <= path.src <= last):
                 raise InputError(f"{where}expected roles from s0 to s{last}, found the path {path}")
-            dest, src = self.roles[:, :, path.dest], self.roles[:, :, path.src]
-            before = (dest - src)[(dest >= 0) & (src >= 0)]
+            before = self._before(path)
             hidden = before[~self.mask.allows(before)]
             if len(hidden):
                 expected = f"less than {self.mask.window} positions away (the layer's window)"
@@ -61,6 +61,21 @@ class Where:
                     f"{role_name(path.src, names)} {found}"
                 )
             self._checked.add(path)
+
+    def _before(self, path: RolePath) -> Int[Tensor, " number"]:
+        """How far before its destinations a path's sources are, where both are present."""
+        dest, src = self.roles[:, :, path.dest], self.roles[:, :, path.src]
+        return (dest - src)[(dest >= 0) & (src >= 0)]
+
+    @cached_property
+    def paths(self) -> list[RolePath]:
+        """The role paths that have a source, and that the mask allows in every example."""
+        roles, found = range(self.roles.shape[-1]), []
+        for path in itertools.starmap(RolePath, itertools.product(roles, roles)):
+            before = self._before(path)
+            if len(before) and bool(self.mask.allows(before).all()):
+                found.append(path)
+        return found
 
     @property
     def allowed(self) -> Bool[Tensor, "#batch dest src"]:

@@ -211,7 +211,7 @@ def next_token_task(model: Any, text: Any, length: int = 128) -> NextTokenTask:
     """Text or token ids as a task, in the tokens of a model."""
     length, d_vocab = min(length, model.cfg.n_ctx), model.cfg.d_vocab
     two = torch.zeros(1, 2, dtype=torch.long, device=next(model.parameters()).device)
-    causal = is_causal(model, two)
+    causal = is_causal(model, Batch(two, two, two[:, None]))
     if not causal or model.cfg.d_vocab_out != d_vocab:
         found = f"{d_vocab} tokens and {model.cfg.d_vocab_out} outputs"
         raise InputError(

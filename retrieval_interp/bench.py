@@ -23,7 +23,7 @@ from retrieval_interp.circuits.counterfactual.mechanism import batch_for, keeps_
 from retrieval_interp.circuits.counterfactual.units import Unit, keeping
 from retrieval_interp.circuits.draw.layout import role_order
 from retrieval_interp.circuits.draw.svg import draw_circuit
-from retrieval_interp.circuits.hooks import is_causal
+from retrieval_interp.circuits.hooks import is_causal, versions
 from retrieval_interp.circuits.mechanisms import ORIGINAL
 from retrieval_interp.circuits.runs.fits import draw_batch
 from retrieval_interp.circuits.runs.means import role_mean, standard_error
@@ -293,7 +293,7 @@ class Workbench:
         """The model's hooks, and counters that change when a weight is written to."""
         points = getattr(self.model, "hook_dict", {}).values()
         hooked = tuple(id(point) for point in points if point.has_hooks())
-        return hooked, tuple(weight._version for weight in self.model.parameters())
+        return hooked, versions(self.model.parameters())
 
     def _change(self, circuit: Circuit, said: str = "") -> View:
         self._check_unchanged()
@@ -467,5 +467,5 @@ class Workbench:
     def load(self, path: str | Path) -> View:
         """Read a circuit file and make its circuit the current one."""
         sizes = self.model.cfg.n_layers, self.model.cfg.n_heads
-        asked = f"{self.name} is asked", is_causal(self.model, self.batch.inputs)
+        asked = f"{self.name} is asked", is_causal(self.model, self.batch)
         return self.suppose(read_circuit(as_path(path), self.task, *sizes, *asked))

@@ -30,7 +30,6 @@ from retrieval_interp.circuits.counterfactual.units import (
     losing,
 )
 from retrieval_interp.circuits.runs.means import standard_error
-from retrieval_interp.circuits.scores.control import paths_by_layer
 from retrieval_interp.circuits.scores.scorer import Scorer, heads_of, uninformed_loss
 from retrieval_interp.tasks import Batch, InputError
 
@@ -157,7 +156,7 @@ class KeepSearch:
         drawn = [batch] if fresh is None else [batch, fresh]
         self.measured = [Recovery(model, task, each) for each in drawn]
         self.measured[0].check_gap()
-        self.paths = paths_by_layer(model, batch)
+        self.paths = [where.paths for where in self.measured[0].scorer.where]  # by layer
         self.levels: dict[str, tuple[Unit, ...]] = {}
         self.estimates: Estimates | None = None
         self.missing = "the search was cancelled"

@@ -149,7 +149,7 @@ def check_model_fits(model: Any, batch: Batch, task: Task) -> None:
     """Check that a model can read and answer a task."""
     check_devices(model, batch)
     cfg, tokens = model.cfg, batch.inputs
-    if batch.attention_mask is not None and not is_causal(model, batch.inputs):
+    if batch.attention_mask is not None and not is_causal(model, batch):
         raise InputError(
             "batch: expected a causal model for a batch with an attention_mask, found one that "
             "sees later positions, in which TransformerLens does not mask padding; run each length "

@@ -83,7 +83,7 @@ def mean_patterns(model: Any, batch: Batch) -> Float[Tensor, "layer head dest sr
 
     Positions count from the first that is no padding.
     """
-    causal, total = hooks.is_causal(model, batch.inputs), list[Tensor]()
+    causal, total = hooks.is_causal(model, batch), list[Tensor]()
     for part in _parts(model, batch):
         weights = _asked(part, causal)[:, None, :, None]
         patterns = read_patterns(model, part, Tensor.float)
@@ -125,7 +125,7 @@ def pattern_shares(
     they are equal, and 1 minus their total variation distance in general.
     """
     sums = {head: [0.0] * len(of_head) for head, of_head in mechanisms.items()}
-    causal = hooks.is_causal(model, batch.inputs)
+    causal = hooks.is_causal(model, batch)
     for part, head, place, shared in _shared_rows(model, batch, mechanisms):
         sums[head][place] += float((shared * _asked(part, causal)).sum())
     total = float(_asked(batch, causal).sum()) or 1.0

@@ -110,7 +110,7 @@ class RoleRuns:
 
     @staticmethod
     def supports(model: Any, batch: Batch) -> bool:
-        """Whether it reads vectors, has no hooks or windows, and every position has a role."""
+        """Whether it reads vectors, all layers mask alike, and every position has a role."""
         if not getattr(model, "reads_vectors", False):  # VectorTransformer, VectorBridge
             return False
         roles = batch.roles.flatten(1).sort(dim=1).values
@@ -126,7 +126,7 @@ class RoleRuns:
             and (cfg.attn_only or cfg.act_fn in _ACTIVATIONS)
             and cfg.dtype == torch.float32
             and not has_hooks(model)
-            and not any(mask.window for mask in layer_masks(model, batch.inputs))
+            and len(set(layer_masks(model, batch))) == 1
         )
 
     @torch.no_grad()
@@ -139,8 +139,8 @@ class RoleRuns:
         self.all_roles = range(self.n_roles)
         self._patterns: dict[Mechanism, Tensor] = {}
         self.last: tuple[RoleBase, Circuit, Run] | None = None  # kept in case it becomes a base
-        seen = self.positions[:, None, :] <= self.positions[:, :, None]
-        self.mask = seen if self.where.mask.causal else torch.ones_like(seen)  # [batch dest src]
+        before = self.positions[:, :, None] - self.positions[:, None, :]
+        self.mask = self.where.mask.allows(before)  # [batch dest src]
         shape = (self.n_roles, self.n_chains)
         seen = self.mask.any(0).unflatten(1, shape).unflatten(0, shape).any(1).any(-1)
         # For each role, the roles that any of its positions may attend to.

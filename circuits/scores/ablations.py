@@ -6,7 +6,6 @@ from typing import Any
 from retrieval_interp.circuits.mechanisms import IDENTITY, UNIFORM, Mechanism
 from retrieval_interp.circuits.paths import Head, HeadPath
 from retrieval_interp.circuits.runs.means import mean_attention, mean_loss
-from retrieval_interp.circuits.scores.control import paths_by_layer
 from retrieval_interp.circuits.scores.scorer import Progress, Scorer, cut_losses, no_progress
 from retrieval_interp.tasks import Batch, Task
 
@@ -69,8 +68,7 @@ def ablations(
     replaced = [(head, mechanism) for head in scorer.heads for mechanism in (UNIFORM, IDENTITY)]
     choices = progress(replaced, "replacing heads")
     heads = {choice: scorer.loss(empty.replace(*choice)) for choice in choices}
-    allowed = paths_by_layer(model, batch)
-    every = [HeadPath(head, path) for head in scorer.heads for path in allowed[head.layer]]
+    every = [HeadPath(head, p) for head in scorer.heads for p in scorer.where[head.layer].paths]
     cuts = [path for path in every if attention[path.head][path.path] >= least]
     paths = [
         LiveScore(path, float(attention[path.head][path.path]), mean_loss(losses))

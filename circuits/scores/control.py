@@ -1,6 +1,5 @@
 """A control: the losses of random circuits of the same size and mechanisms."""
 
-import itertools
 import random
 from collections import Counter, defaultdict
 from collections.abc import Sequence
@@ -11,9 +10,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from retrieval_interp.circuits.attention import Mask
 from retrieval_interp.circuits.circuit import Circuit, Head, RolePath
-from retrieval_interp.circuits.hooks import layer_masks
+from retrieval_interp.circuits.hooks import where_by_layer
 from retrieval_interp.circuits.mechanisms import Mechanism, along
 from retrieval_interp.circuits.scores.scorer import Measured, Progress, Scorer, no_progress
 from retrieval_interp.tasks import Batch
@@ -22,33 +20,14 @@ _QUICK = 32  # examples that tell most random circuits from the given one
 _REDRAWS = 20  # in a tiny model a random circuit may equal the given one, which is no control
 
 
-def allowed_paths(batch: Batch, mask: Mask) -> list[RolePath]:
-    """The role paths that the mask allows in every example of a batch and that have a source."""
-    n_roles = batch.roles.shape[-1]
-    found = []
-    for dest, src in itertools.product(range(n_roles), repeat=2):
-        at, source = batch.roles[:, :, dest], batch.roles[:, :, src]
-        present = (at >= 0) & (source >= 0)
-        if bool(present.any()) and bool(mask.allows((at - source)[present]).all()):
-            found.append(RolePath(dest, src))
-    return found
-
-
-def paths_by_layer(model: Any, batch: Batch) -> list[list[RolePath]]:
-    """The `allowed_paths` of every layer."""
-    masks = layer_masks(model, batch.inputs)
-    paths = {mask: allowed_paths(batch, mask) for mask in set(masks)}
-    return [paths[mask] for mask in masks]
-
-
 def allowed_attention(
     attention: Float[Tensor, "layer head dest src"], batch: Batch, model: Any
 ) -> Float[Tensor, "layer head dest src"]:
-    """Mean attention by role, with zeros for paths that are not in `allowed_paths`."""
-    allowed = torch.zeros_like(attention[:, :1])
-    for layer, paths in enumerate(paths_by_layer(model, batch)):
-        for path in paths:
-            allowed[layer, 0][path] = 1
+    """Mean attention by role, with zeros for paths that a layer's mask forbids (`Where.paths`)."""
+    allowed = torch.zeros_like(attention)
+    for layer, where in enumerate(where_by_layer(model, batch)):
+        for dest, src in where.paths:
+            allowed[layer, :, dest, src] = 1
     return attention * allowed
 
 
@@ -95,7 +74,7 @@ def random_control(
     if not count or not any(circuit.paths()):
         return []
     draw, losses = random.Random(seed), []
-    paths = paths_by_layer(scorer.model, scorer.batch)
+    paths = [where.paths for where in scorer.where]
     quick = Scorer(scorer.model, scorer.task, scorer.batch[:_QUICK])
     goal = scorer.loss(circuit)
     for _ in progress(range(count), "random circuits"):

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from retrieval_interp.circuits.circuit import Circuit, Head, HeadPath
 from retrieval_interp.circuits.counterfactual.mechanism import keeps_some
-from retrieval_interp.circuits.hooks import check_masks, where_by_layer
+from retrieval_interp.circuits.hooks import where_by_layer
 from retrieval_interp.circuits.mechanisms import UNIFORM
 from retrieval_interp.circuits.runs import fits
 from retrieval_interp.circuits.runs.means import mean_loss, standard_error
@@ -54,7 +54,6 @@ class Scorer:
     def __init__(self, model: Any, task: Task, batch: Batch):
         fits.check_model_fits(model, batch, task)
         fits.check_batch_fits(batch, task)
-        check_masks(model, batch.inputs)
         self.model, self.task, self.batch = model, task, batch
         self.heads = heads_of(model)
         self.runs = make_runs(model, batch, task)

@@ -168,7 +168,7 @@ def scan_view(scan: Scan, model: Any, record: Mapping[str, Any] | None = None) -
         note=NOTE,
         data={
             "tokens": position_labels(model, scan.task, some, 0)[:shown],
-            "causal": is_causal(model, some.inputs),
+            "causal": is_causal(model, some),
             "heads": {
                 str(head): [thousandths(each[:shown, :shown]) for each in two]
                 for head, two in both.items()
