@@ -82,8 +82,7 @@ def check_hook(model: Any, hook: Any, head: str | Head, inputs: Tensor | None = 
 def _run(model: Any, inputs: Tensor) -> Seen:
     """What enters each layer, what its attention writes, and z; the outputs enter the next one."""
     with measuring(model):
-        how = {"names_filter": lambda name: name.endswith(_SEEN)}
-        outputs, cache = model.run_with_cache(inputs, **how)
+        outputs, cache = model.run_with_cache(inputs, names_filter=lambda n: n.endswith(_SEEN))
     return {**cache, f"blocks.{model.cfg.n_layers}.{_SEEN[0]}": outputs}
 
 

@@ -1,10 +1,11 @@
 """What a hooked model can do, and running it with a circuit in place of its attention."""
 
 import weakref
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float
@@ -16,8 +17,7 @@ from retrieval_interp.circuits.mechanisms import Mechanism, Where
 from retrieval_interp.circuits.runs.onednn import FrozenWeights
 from retrieval_interp.tasks import Batch, InputError
 
-_USES_PATTERN: "weakref.WeakKeyDictionary[Any, bool]" = weakref.WeakKeyDictionary()
-_MASKS: "weakref.WeakKeyDictionary[Any, dict[Any, list[Mask]]]" = weakref.WeakKeyDictionary()
+_PROBED: "weakref.WeakKeyDictionary[Any, dict[Any, Probed]]" = weakref.WeakKeyDictionary()
 _KEPT = 64_000_000  # weights of patterns that are kept
 HookFunction = Callable[..., Tensor | None]
 
@@ -51,64 +51,64 @@ def has_hooks(model: Any) -> bool:
 
 
 @contextmanager
-def measuring(model: Any) -> Iterator[None]:
+def _changed(things: Iterable[Any], name: str, make: Callable[[], Any]) -> Iterator[None]:
+    """Give each thing a new attribute; what it had is put back."""
+    before = [(thing, getattr(thing, name)) for thing in things]
+    try:
+        for thing, _ in before:
+            setattr(thing, name, make())
+        yield
+    finally:
+        for thing, value in before:
+            setattr(thing, name, value)
+
+
+def measuring(model: Any) -> AbstractContextManager[None]:
     """Run a model without dropout; the state that its modules are in is put back."""
-    training = [module for module in model.modules() if module.training]
-    try:
-        for module in training:
-            module.training = False
-        yield
-    finally:
-        for module in training:
-            module.training = True
+    wrapped = getattr(model, "original_model", model)  # some of its modules are not a bridge's
+    modules = {*model.modules(), *wrapped.modules()}
+    return _changed([each for each in modules if each.training], "training", lambda: False)
 
 
-@contextmanager
-def _without_hooks(model: Any) -> Iterator[None]:
-    points = {point: point._forward_hooks for point in model.hook_dict.values()}
-    try:
-        for point in points:
-            point._forward_hooks = type(points[point])()
-        yield
-    finally:
-        for point, hooks in points.items():
-            point._forward_hooks = hooks
+class Probed(NamedTuple):
+    """What a run shows in which all queries and keys are zero, and patterns are set to zero."""
+
+    masks: list[Mask]  # of the layers; a softmax gives something to all that a layer does not mask
+    pattern_is_used: bool  # what a hook at `hook_pattern` returns; a bridge may only show it
 
 
 @torch.no_grad()
-def layer_masks(model: Any, batch: Batch) -> list[Mask]:
-    """Every layer's mask, for sequences as long as these; a window that is longer is none.
-
-    Measured, as every family has a name of its own for it in its config: with queries and keys of
-    zero, a softmax gives something to all positions but those that the layer masks.
-    """
-    buffers = list(model.buffers())  # some hold the mask
-    known, key = (
-        _MASKS.setdefault(model, {}),
-        (batch.inputs.shape[1], *map(id, buffers), versions(buffers)),
-    )
+def probed(model: Any, batch: Batch) -> Probed:
+    """Measure a model, once for sequences of a length; a config has many names for a window."""
+    known = _PROBED.setdefault(model, {})
+    key = batch.inputs.shape[1], versions(model.buffers())  # which may hold a mask
     if key in known:
         return known[key]
-    seen: dict[int, Mask] = {}
-
-    def note(pattern: Float[Tensor, "batch head dest src"], hook: Any) -> None:
-        seen[hook.layer()] = _mask_of((pattern > 0).flatten(0, 1).any(0), hook.layer())
+    masks, changed = dict[int, Mask](), list[bool]()
 
     def zero(x: Tensor, hook: Any) -> Tensor:
         return torch.zeros_like(x)
 
-    places = (("hook_q", zero), ("hook_k", zero), ("hook_pattern", note))
+    def hide(pattern: Float[Tensor, "batch head dest src"], hook: Any) -> Tensor:
+        masks[hook.layer()] = _mask_of((pattern > 0).flatten(0, 1).any(0), hook.layer())
+        return torch.zeros_like(pattern)
+
+    def note(z: Tensor, hook: Any) -> None:
+        changed.append(not bool(z.nan_to_num().any()))
+
+    places = ("hook_q", zero), ("hook_k", zero), ("hook_pattern", hide), ("hook_z", note)
     hooks = [hook for place in places for hook in in_all_layers(model, *place)]
-    with measuring(model), _without_hooks(model):
+    points = set(model.hook_dict.values())  # without the hooks that others have set
+    with measuring(model), _changed(points, "_forward_hooks", OrderedDict):
         model.run_with_hooks(batch.inputs[:1], fwd_hooks=hooks, return_type=None)
     causal = getattr(model.cfg, "attention_dir", "causal") == "causal"
-    ahead = [layer for layer, mask in seen.items() if causal and not mask.causal]
-    if ahead and is_hooked_transformer(model):
+    if is_hooked_transformer(model) and causal and not all(m.causal for m in masks.values()):
         raise InputError(
             "model: expected a causal model, as its config says, found attention to later "
-            f"positions in layer {ahead[0]}; was its buffer IGNORE or mask changed?"
+            "positions; was its buffer IGNORE changed?"
         )
-    known[key] = [seen.get(layer, Mask(causal)) for layer in range(model.cfg.n_layers)]
+    layers = [masks.get(layer, Mask(causal)) for layer in range(model.cfg.n_layers)]
+    known[key] = Probed(layers, bool(changed) and all(changed))
     return known[key]
 
 
@@ -124,19 +124,19 @@ def _mask_of(allowed: Bool[Tensor, "dest src"], layer: int) -> Mask:
     return mask
 
 
-def versions(tensors: Iterable[Tensor]) -> tuple[int, ...]:
-    """Counters that change when a tensor is written to; inference tensors have none."""
-    return tuple(0 if tensor.is_inference() else tensor._version for tensor in tensors)
+def versions(tensors: Iterable[Tensor]) -> tuple[tuple[int, int], ...]:
+    """What changes when a tensor is written to, or another takes its place."""
+    return tuple((id(x), 0 if x.is_inference() else x._version) for x in tensors)
 
 
 def is_causal(model: Any, batch: Batch) -> bool:
     """Whether positions attend only to themselves and earlier ones."""
-    return all(mask.causal for mask in layer_masks(model, batch))
+    return all(mask.causal for mask in probed(model, batch).masks)
 
 
 def where_by_layer(model: Any, batch: Batch) -> list[Where]:
     """The positions of a batch with the mask of each layer; layers with the same mask share it."""
-    masks = layer_masks(model, batch)
+    masks = probed(model, batch).masks
     where = {mask: Where.of(batch, mask) for mask in masks}
     return [where[mask] for mask in masks]
 
@@ -146,29 +146,6 @@ class Hooked:
 
     def __init__(self, model: Any):
         self.model = model
-
-    @torch.no_grad()
-    def pattern_is_used(self, batch: Batch) -> bool:
-        """Whether the model uses the pattern that a hook at `hook_pattern` returns.
-
-        A `TransformerBridge` may only show it. Then zeroing a layer's attention leaves its heads'
-        results as they are. Tried once for each model.
-        """
-        if self.model not in _USES_PATTERN and not is_hooked_transformer(self.model):
-            results: list[Tensor] = []
-            hooks = [
-                (pattern_hook_name(0), lambda pattern, hook: torch.zeros_like(pattern)),
-                ("blocks.0.attn.hook_z", lambda z, hook: results.append(z)),
-            ]
-            with self.model.hooks(fwd_hooks=hooks):
-                self.run(batch[:1])
-            if not results:
-                raise InputError(
-                    "ablation: expected blocks.0.attn.hook_z to fire, but it did not; the model "
-                    "does not pass its attention through TransformerLens's hooks"
-                )
-            _USES_PATTERN[self.model] = not bool(results[0].any())
-        return _USES_PATTERN.get(self.model, True)
 
     def run(
         self, batch: Batch, layer: int = 0, before: Any = None
@@ -240,7 +217,7 @@ def ablated(
         if head.layer >= first_layer:
             layers.setdefault(head.layer, {})[head.head] = mechanism
             pattern_of.where[head.layer].check(mechanism.paths, f"{head}: ", circuit.role_names)
-    uses_pattern = not layers or Hooked(model).pattern_is_used(batch)
+    uses_pattern = not layers or probed(model, batch).pattern_is_used
     hooks_of = _pattern_hooks if uses_pattern else _value_hooks
     of_layers = [hooks_of(layer, heads, pattern_of, batch) for layer, heads in layers.items()]
     points = model.hook_dict  # slow on a bridge, so all hooks are set at once

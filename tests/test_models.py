@@ -1,81 +1,75 @@
 """Which models are right: every mechanism against plain hooks, in tiny ones of random weights."""
 
-import itertools
+from dataclasses import replace
 
 import pytest
 import torch
+import transformers
+from transformer_lens.model_bridge import TransformerBridge
 
 import retrieval_interp as ri
+from retrieval_interp.circuits.attention import Mask
 from retrieval_interp.circuits.counterfactual.mechanism import Counterfactual, with_counterfactual
-from retrieval_interp.circuits.hooks import layer_masks, measuring
-from retrieval_interp.circuits.mechanisms import Mean, RoleMean, Where
-from retrieval_interp.circuits.paths import Head, RolePath
-from retrieval_interp.circuits.runs.means import pattern_shares, read_patterns
+from retrieval_interp.circuits.discovery.judge import Judge
+from retrieval_interp.circuits.hooks import probed
+from retrieval_interp.circuits.mechanisms import UNIFORM, Mean, RoleMean
+from retrieval_interp.circuits.paths import Head, HeadPath, RolePath
+from retrieval_interp.circuits.runs.means import read_patterns
+from retrieval_interp.circuits.scan import describe_heads
 from retrieval_interp.circuits.scores.scorer import Scorer
 from retrieval_interp.tasks import InputError
 from tests.test_model import randomize, stock_transformer
 from tests.tiny_tokenizers import byte_pairs
 
-NONE, WINDOW = (None, None), 4
-SIZES = {
-    "vocab_size": 40, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4,
-    "intermediate_size": 64, "max_position_embeddings": 64,
-}  # fmt: skip
-SHARED = SIZES | {"num_key_value_heads": 2, "sliding_window": WINDOW}
-SOME = SHARED | {"use_sliding_window": True, "max_window_layers": 1}
-GEMMA = SHARED | {"head_dim": 8, "query_pre_attn_scalar": 16}
+LENGTH, NEAR = 12, 4  # tokens, and the window of local layers
 OLD = {"vocab_size": 40, "n_layer": 2, "n_head": 4}
-FAMILIES = {  # by Hugging Face's names: options, and each layer's window
-    "GPT2": (OLD | {"n_embd": 32}, NONE),
-    "GPTNeo": (
-        {**SIZES, "num_layers": 2, "num_heads": 4, "window_size": WINDOW}
-        | {"attention_types": [[["global", "local"], 1]]},
-        (None, WINDOW),
-    ),
-    "GPTNeoX": (SIZES, NONE),
-    "GPTJ": (OLD | {"n_embd": 32, "rotary_dim": 4}, NONE),
-    "Llama": (SIZES | {"num_key_value_heads": 2}, NONE),
-    "Mistral": (SHARED, (WINDOW, WINDOW)),
-    "Qwen2": (SOME, (None, WINDOW)),
-    "Qwen3": (SOME | {"head_dim": 8}, (None, WINDOW)),
-    "Gemma2": (GEMMA, (WINDOW, None)),
-    "Gemma3Text": (
-        GEMMA | {"layer_types": ["sliding_attention", "full_attention"]}, (WINDOW, None)
-    ),
-    "Phi": (SIZES, NONE),
-    "OPT": (
-        {"vocab_size": 40, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
-        | {"ffn_dim": 64, "word_embed_proj_dim": 32},
-        NONE,
-    ),
-    "Bloom": (OLD | {"hidden_size": 32}, NONE),
-    "Mpt": ({"vocab_size": 40, "d_model": 32, "n_layers": 2, "n_heads": 4}, NONE),
-    "Falcon": (SIZES | {"alibi": True, "multi_query": False}, NONE),
-    "Bert": (SIZES, NONE),
+NEW = {"vocab_size": 40, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
+MLP = NEW | {"intermediate_size": 64}
+GROUPED = MLP | {"num_key_value_heads": 2, "sliding_window": NEAR}
+SECOND = GROUPED | {"use_sliding_window": True, "max_window_layers": 1}
+GEMMA = GROUPED | {"head_dim": 8, "query_pre_attn_scalar": 16}
+NEO = {"num_layers": 2, "num_heads": 4, "window_size": NEAR, "hidden_size": 32, "vocab_size": 40}
+LOCAL = {"use_local_attn": True, "window_size": NEAR, "attn_types": ["local", "global"]}
+FAMILIES = {  # how Hugging Face calls them, with options
+    "GPT2": OLD | {"n_embd": 32},
+    "GPTNeo": NEO | {"attention_types": [[["global", "local"], 1]]},
+    "GPTNeoX": MLP,
+    "GPTJ": OLD | {"n_embd": 32, "rotary_dim": 4},
+    "Llama": MLP | {"num_key_value_heads": 2},
+    "Mistral": GROUPED,
+    "Qwen2": SECOND,
+    "Qwen3": SECOND | {"head_dim": 8},
+    "Gemma2": GEMMA,
+    "Gemma3Text": GEMMA | {"layer_types": ["sliding_attention", "full_attention"]},
+    "Phi": MLP,
+    "OPT": NEW | {"ffn_dim": 64, "word_embed_proj_dim": 32},
+    "Bloom": OLD | {"hidden_size": 32},
+    "Mpt": {"vocab_size": 40, "d_model": 32, "n_layers": 2, "n_heads": 4},
+    "Falcon": NEW | {"alibi": True, "multi_query": False},
+    "Bert": MLP,
 }
-HOOKED = {
-    "global": ({}, NONE),
-    "local": (
-        {"use_local_attn": True, "window_size": WINDOW, "attn_types": ["local", "global"]},
-        (WINDOW, None),
-    ),
-    "bidirectional": ({"attention_dir": "bidirectional"}, NONE),
+HOOKED = {"global": {}, "local": LOCAL, "both ways": {"attention_dir": "bidirectional"}}
+WINDOWS = {  # of the two layers
+    **dict.fromkeys(["GPTNeo", "Qwen2", "Qwen3"], (None, NEAR)),
+    **dict.fromkeys(["Gemma2", "Gemma3Text", "local"], (NEAR, None)),
+    "Mistral": (NEAR, NEAR),
 }
-ENCODERS = ("Bert", "bidirectional")
-ROTATED = {"GPTNeo", "GPTJ"}
+ENCODERS = {"Bert", "both ways"}
+UNCUT = {"GPTNeo", "GPTJ"}  # their bridges show the pattern too late, and q·k alone is not it
 
 
-def make(name, folder):
-    if name in HOOKED:
-        sizes = {"n_layers": 2, "n_heads": 4, "d_model": 32, "d_head": 8, "d_mlp": 64, "n_ctx": 64}
-        sizes |= {"d_vocab": 40, "act_fn": "gelu_new", "device": "cpu", "seed": 0}
-        return randomize(stock_transformer(**sizes, **HOOKED[name][0])).eval()
-    import transformers
-    from transformer_lens.model_bridge import TransformerBridge
+def hooked(**options):
+    sizes = {"n_layers": 2, "n_heads": 4, "d_model": 32, "d_head": 8, "d_mlp": 64, "n_ctx": 64}
+    sizes |= {"d_vocab": 40, "act_fn": "gelu_new", "device": "cpu", "seed": 0}
+    return randomize(stock_transformer(**sizes, **options)).eval()
 
-    auto = transformers.AutoModelForMaskedLM if name == "Bert" else transformers.AutoModelForCausalLM
+
+def bridge(name, folder):
+    kind = (
+        transformers.AutoModelForMaskedLM if name == "Bert" else transformers.AutoModelForCausalLM
+    )
     torch.manual_seed(0)
-    model = auto.from_config(getattr(transformers, f"{name}Config")(**FAMILIES[name][0]))
+    model = kind.from_config(getattr(transformers, f"{name}Config")(**FAMILIES[name]))
     for parameter in model.parameters():
         if parameter.ndim > 1:
             torch.nn.init.normal_(parameter, std=0.3)
@@ -85,17 +79,17 @@ def make(name, folder):
 
 
 class Asked(ri.Task):
-    """What follows the last of twelve tokens, with a place near it and one that is far."""
+    """What follows the last token, with a place that is near and one that may be too far."""
 
     role_names = ("END", "near", "far")
     answer_roles = (0,)
 
     def sample(self, n, seed=0, device="cpu", split="train", start=0):
         draw = torch.Generator().manual_seed(10 * seed + len(split))
-        tokens = torch.randint(5, 12, (start + n, 12), generator=draw)[start:]
-        near, far = 9 + tokens[:, 0] % 2, 1 + tokens[:, 1] % 3
-        roles = torch.stack([torch.full_like(near, 11), near, far], dim=-1)[:, None]
-        return ri.Batch(tokens, tokens[:, :1], roles).to(device)
+        tokens = torch.randint(5, 12, (start + n, LENGTH), generator=draw)[start:]
+        end = torch.full((n,), LENGTH - 1)
+        roles = torch.stack([end, end - 1 - tokens[:, 0] % 2, 7 + tokens[:, 1] % 2], dim=-1)
+        return ri.Batch(tokens, tokens[:, :1], roles[:, None]).to(device)
 
     def example_losses(self, outputs, batch):
         logits = self.answers(outputs, batch)[:, 0, 0]
@@ -103,79 +97,215 @@ class Asked(ri.Task):
 
 
 TASK = Asked()
-LINES = ["uniform", "identity", "previous", "first", "same", "after-same"]
-LINES += ["one-hot END<-near", "shared END<-near END<-END near<-near", "cut END<-near"]
+PATH = RolePath(0, 1)
+RULES = ["uniform", "identity", "previous", "first", "same", "after-same"]
+LINES = [*RULES, "one-hot END<-near", "one-hot END<-far", "shared END<-near END<-END"]
 
 
-def may_see(window, encoder, dest, src):
-    return (encoder or src <= dest) and (window is None or abs(dest - src) < window)
+def by_rule(rule, sees, tokens):
+    """One example's pattern, in a loop; `sees` is [dest src]."""
+    new = torch.zeros(LENGTH, LENGTH)
+    for dest in range(LENGTH):
+        seen = [src for src in range(LENGTH) if sees[dest, src]]
+        same = [src for src in range(dest) if tokens[src] == tokens[dest]]
+        after = [src + 1 for src in same]
+        wanted = {"uniform": seen, "identity": [dest], "previous": [dest - 1], "first": []}
+        wanted |= {"same": same, "after-same": after}
+        row = [src for src in wanted[rule] if src in seen] or seen[:1]
+        new[dest, row] = 1 / max(1, len(row))
+    return new
 
 
-def by_hand(kind, window, encoder, tokens, roles, own, other):
-    """The pattern of one example, [dest src], in a loop."""
-    new, (end, near, _) = torch.zeros(12, 12), roles
-    if kind.startswith("cut"):
-        new = own.clone()
+def by_hand(kind, sees, tokens, roles, own, other):
+    end, near, far = roles
+    if kind in RULES:
+        return by_rule(kind, sees, tokens)
+    new = own.clone() if kind == "cut" else other.clone() if kind == "kept" else 0 * own
+    if kind == "cut":
         new[end, near] = 0
-    elif kind == "counterfactual":  # keeps END<-near
-        new = other.clone()
+    elif kind == "kept":
         new[end] *= (own[end].sum() - own[end, near]) / (other[end].sum() - other[end, near])
         new[end, near] = own[end, near]
-    elif kind.startswith("one-hot"):
-        new[end, near] = 1
-    elif kind.startswith("shared"):
-        new[end, near] = new[end, end] = 0.5
-        new[near, near] = 1
     elif kind == "role-mean":
         new[end, near], new[near, near] = 0.3, 0.6
-    for dest in range(12 if not new.any() else 0):
-        seen = [src for src in range(12) if may_see(window, encoder, dest, src)]
-        earlier = [src for src in range(dest) if tokens[src] == tokens[dest]]
-        before = [src + 1 for src in range(dest - 1) if tokens[src] == tokens[dest - 0]]
-        wanted = {"uniform": seen, "identity": [dest], "previous": [dest - 1], "first": []}
-        wanted |= {"same": earlier, "after-same": [src + 1 for src in earlier]}
-        row = [src for src in wanted[kind] if src in seen] or seen[:1]
-        new[dest, row] = 1 / len(row)
+    else:
+        row = [end, near] if "shared" in kind else [far if "far" in kind else near]
+        new[end, row] = 1 / len(row)
     return new
 
 
 def plain_losses(model, batch, head, new):
-    """With one head's attention replaced by what it writes then."""
-    _, cache = model.run_with_cache(batch.inputs)
-    values = cache[f"blocks.{head.layer}.attn.hook_v"]
+    """With what one head writes, its attention times its values, set by hand."""
+    how = {} if batch.attention_mask is None else {"attention_mask": batch.attention_mask.long()}
+    place = f"blocks.{head.layer}.attn.hook_"
+    values = model.run_with_cache(batch.inputs, **how)[1][f"{place}v"]
 
     def put(z, hook):
         z = z.clone()
         z[:, :, head.head] = new @ values[:, :, head.head * values.shape[2] // z.shape[2]]
         return z
 
-    place = f"blocks.{head.layer}.attn.hook_z"
-    return TASK.example_losses(model.run_with_hooks(batch.inputs, fwd_hooks=[(place, put)]), batch)
+    outputs = model.run_with_hooks(batch.inputs, fwd_hooks=[(f"{place}z", put)], **how)
+    return TASK.example_losses(outputs, batch)
+
+
+def masked(window, both_ways=False):
+    at = torch.arange(LENGTH)
+    sees = torch.ones(LENGTH, LENGTH).bool() if both_ways else at[:, None] >= at
+    return sees if window is None else sees & (at[:, None] - at < window)
 
 
 @pytest.mark.parametrize("name", [*FAMILIES, *HOOKED])
 @torch.no_grad()
 def test_every_mechanism_equals_plain_hooks(name, tmp_path):
-    model, (_, windows) = make(name, tmp_path), {**FAMILIES, **HOOKED}[name]
-    batch, encoder = TASK.sample(5, split="test"), name in ENCODERS
-    masks = layer_masks(model, batch)
-    assert [(mask.causal, mask.window) for mask in masks] == [(not encoder, w) for w in windows]
+    model = bridge(name, tmp_path) if name in FAMILIES else hooked(**HOOKED[name])
+    batch, windows = TASK.sample(5, split="test"), WINDOWS.get(name, (None, None))
+    causal = name not in ENCODERS
+    assert probed(model, batch).masks == [Mask(causal, window) for window in windows]
+    short = replace(batch, inputs=batch.inputs[:, :NEAR])
+    assert probed(model, short).masks == [Mask(causal)] * 2
     batch = with_counterfactual(model, batch, TASK.sample(5, seed=1))
     scorer, empty = Scorer(model, TASK, batch), ri.parse_circuit([], TASK)
     patterns = read_patterns(model, batch, torch.Tensor.float)
-    paths = RolePath(0, 1), RolePath(1, 1)
     for head in (Head(0, 1), Head(1, 2)):
-        own = patterns[head.layer][:, head.head]
-        mean = Mean(own.mean(0))
-        mechanisms = {line: ri.parse_circuit([f"{head} {line}"], TASK)[head] for line in LINES}
-        mechanisms |= {"mean": mean, "role-mean": RoleMean(paths, (0.3, 0.6))}
-        mechanisms |= {"counterfactual": Counterfactual(paths[:1])}
-        for kind, mechanism in mechanisms.items():
-            each = zip(batch.inputs, batch.roles[:, 0], own, batch.counterfactual[:, head.layer, head.head])
-            new = [mean.weights if kind == "mean" else by_hand(kind, windows[head.layer], encoder, *one) for one in each]
+        own, other = patterns[head.layer][:, head.head], batch.counterfactual_of(*head)
+        window, sees = windows[head.layer], masked(windows[head.layer], not causal)
+        lines = {line: ri.parse_circuit([f"{head} {line}"], TASK)[head] for line in LINES}
+        role_mean = RoleMean((PATH, RolePath(1, 1)), (0.3, 0.6))
+        lines |= {"mean": Mean(own.mean(0)), "role-mean": role_mean}
+        lines |= {"cut": empty.cut(HeadPath(head, PATH))[head], "kept": Counterfactual((PATH,))}
+        for kind, mechanism in lines.items():
+            circuit = empty.replace(head, mechanism)
+            if window and "far" in kind:
+                said = rf"{head}: .* less than 4 positions away .* found END<-far: far is 4 away"
+                with pytest.raises(InputError, match=said):
+                    scorer.losses(circuit)
+                continue
+            if name in UNCUT and kind in ("cut", "kept"):
+                with pytest.raises(InputError, match="by its queries and keys alone, .* replaced"):
+                    scorer.losses(circuit)
+                continue
+            each = zip(batch.inputs.tolist(), batch.roles[:, 0].tolist(), own, other)
+            rounded = own.mean(0).mul(1e5).round() / 1e5  # as in files
+            new = [rounded if kind == "mean" else by_hand(kind, sees, *one) for one in each]
             expected = plain_losses(model, batch, head, torch.stack(new))
-            try:
-                found = scorer.losses(empty.replace(head, mechanism))
-                print(name, head, kind, (found - expected).abs().max().item(), (found-scorer.base_losses).abs().max().item())
-            except InputError as error:
-                print(name, head, kind, error)
+            torch.testing.assert_close(scorer.losses(circuit), expected, atol=1e-5, rtol=0)
+            assert not torch.allclose(expected, scorer.base_losses, atol=1e-5), kind
+
+
+@pytest.mark.parametrize("start", [0, 3])
+@torch.no_grad()
+def test_a_window_and_padding_on_either_side(start, tmp_path):
+    model, batch, at = bridge("Mistral", tmp_path), TASK.sample(4), torch.arange(LENGTH)
+    real = (at >= start) & (at < start + 9)
+    roles = torch.full_like(batch.roles, start + 8) - torch.tensor([0, 1, 7])
+    batch = replace(batch, roles=roles, attention_mask=real.expand(4, -1))
+    for rule in ("uniform", "first", "same"):
+        circuit = ri.parse_circuit([f"L1.H1 {rule}"], TASK)
+        sees = masked(NEAR) & real
+        new = torch.stack([by_rule(rule, sees, tokens) for tokens in batch.inputs.tolist()])
+        expected = plain_losses(model, batch, Head(1, 1), new)
+        found = Scorer(model, TASK, batch).losses(circuit)
+        torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
+
+
+class Guessed(Asked):
+    """The answer is what a model says."""
+
+    def __init__(self, model):
+        self.model = model
+
+    def sample(self, *arguments, **options):
+        batch = super().sample(*arguments, **options)
+        with torch.no_grad():
+            return replace(batch, targets=self.model(batch.inputs)[:, -1:].argmax(-1))
+
+
+def test_scans_scores_controls_and_searches_stay_in_the_window():
+    model = hooked(**LOCAL)
+    model.blocks[0].attn.W_Q.data[0] = model.blocks[0].attn.b_Q.data[0] = 0  # uniform in its window
+    task, far = Guessed(model), RolePath(0, 2)
+    batch = task.sample(32)
+    head = describe_heads(model, batch)[Head(0, 0)]
+    assert head.rule == UNIFORM and head.share == pytest.approx(1, abs=1e-5)
+    cut = [row.path for row in ri.ablations(model, task, batch).paths]
+    assert {path.head.layer for path in cut if path.path == far} == {1}
+    circuit = ri.parse_circuit(["L0.H1 one-hot END<-near", "L1.H1 one-hot END<-far"], task)
+    assert len(ri.score_circuit(model, task, circuit, batch, controls=20).control) == 20
+
+    def others(batch, seed):
+        return task.sample(len(batch), seed + 7)
+
+    how = {"counterfactual": others, "examples": 32, "keep": 0.6, "controls": 3}
+    units = [score.unit for score in ri.why(model, task, **how).units]
+    assert units and not any(unit.head.layer == 0 and unit[1:] == far for unit in units)
+    attention = Judge(model, task, batch).attention[:, :, 0, 2].sum(1)  # what a search tries
+    assert attention[0] == 0 < attention[1]
+    assert ri.discover(model, task, heads=["L0.H0"], examples=16).mechanisms
+
+
+@torch.no_grad()
+def test_role_runs_know_windows(task, model):
+    sizes = {"use_local_attn": True, "window_size": 5, "attn_types": ["local"] * 3}
+    local = type(model)(replace(model.cfg, **sizes)).eval()
+    local.load_state_dict(
+        {k: v for k, v in model.state_dict().items() if "mask" not in k}, strict=False
+    )
+    batch, circuit = task.sample(6), ri.parse_circuit(["L0.H0 uniform", "L1.H1 cut s2<-s1"], task)
+    scorer = Scorer(local, task, batch)
+    assert scorer.runs.compute_changes_only
+    with ri.ablated(local, circuit, batch):
+        expected = task.example_losses(local(batch.inputs), batch)
+    torch.testing.assert_close(scorer.losses(circuit), expected, atol=1e-5, rtol=0)
+
+
+@torch.no_grad()
+def test_a_model_that_trains_is_measured_without_dropout_and_goes_on_training(tmp_path):
+    model, batch = bridge("GPT2", tmp_path), TASK.sample(8)
+    intact = Scorer(model, TASK, batch).base_losses
+    model.train()
+    model.blocks[0].mlp.eval()
+    states = [module.training for module in model.modules()]
+    assert not torch.allclose(model(batch.inputs), model(batch.inputs))
+    scorer = Scorer(model, TASK, batch)
+    torch.testing.assert_close(scorer.base_losses, intact, atol=1e-5, rtol=0)
+    one, other = (ri.mean_attention(model, batch) for _ in range(2))
+    assert torch.equal(one, other) and ri.attribute(model, TASK, batch).parts
+    with (
+        pytest.raises(ZeroDivisionError),
+        model.hooks(fwd_hooks=[("blocks.1.hook_resid_pre", lambda x, hook: 1 / 0)]),
+    ):
+        ri.mean_attention(model, batch)
+    assert [module.training for module in model.modules()] == states
+
+
+@torch.no_grad()
+def test_masks_are_of_the_model_and_not_of_hooks_and_must_be_as_configured():
+    model, batch = hooked(**LOCAL), TASK.sample(4)
+    hook = ("blocks.1.attn.hook_pattern", lambda pattern, hook: torch.zeros_like(pattern))
+    with model.hooks(fwd_hooks=[hook]):
+        assert probed(model, batch).masks == [Mask(True, NEAR), Mask()]
+        assert read_patterns(model, batch, torch.Tensor.sum)[1] == 0  # it is still there
+    assert read_patterns(model, batch, torch.Tensor.sum)[1] > 0
+    model.blocks[1].attn.IGNORE.zero_()
+    with pytest.raises(InputError, match="expected a causal model, .* found attention to later"):
+        ri.open(model, TASK, examples=4)
+    other, every_second = hooked(), masked(None) & (torch.arange(LENGTH) % 2 == 0)
+    hidden = ~(every_second | torch.eye(LENGTH).bool())
+    other.blocks[1].attn.apply_causal_mask = lambda x, *_: x.masked_fill(hidden, -torch.inf)
+    with pytest.raises(InputError, match="near ones, found another mask in layer 1"):
+        Scorer(other, TASK, batch)
+
+
+def test_inference_mode_is_refused_in_a_line():
+    model, batch = hooked(), TASK.sample(4)
+    with torch.inference_mode():
+        for call in (
+            lambda: ri.open(model, TASK, examples=4),
+            lambda: ri.attribute(model, TASK, batch),
+        ):
+            with pytest.raises(InputError, match=r"use torch\.no_grad\(\)"):
+                call()
+        made = hooked()
+    with pytest.raises(InputError, match=r"expected a model, .* outside torch\.inference_mode\(\)"):
+        ri.open(made, TASK, examples=4)

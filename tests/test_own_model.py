@@ -8,7 +8,7 @@ from transformer_lens.model_bridge.bridge import TransformerBridge
 
 import retrieval_interp as ri
 from retrieval_interp.circuits import RolePath, Scorer
-from retrieval_interp.circuits.hooks import Hooked
+from retrieval_interp.circuits.hooks import probed
 from retrieval_interp.circuits.mechanisms import RoleMean, Where
 from tests.test_ablation import naive_outputs
 from tests.test_model import bridge_of, randomize, stock_transformer
@@ -85,7 +85,7 @@ def test_losses_on_tokens_equal_runs_with_hooks_set_by_hand(task, hooked, lines)
 def test_a_bridge_has_the_same_losses_as_the_same_weights_hooked(task, hooked, bridge, lines):
     """The bridge shows its pattern and does not use what a hook returns there."""
     batch = task.sample(6, split="test")
-    assert Hooked(hooked).pattern_is_used(batch) and not Hooked(bridge).pattern_is_used(batch)
+    assert probed(hooked, batch).pattern_is_used and not probed(bridge, batch).pattern_is_used
     circuit = ri.parse_circuit(lines, task)
     ours, theirs = (Scorer(model, task, batch) for model in (hooked, bridge))
     torch.testing.assert_close(theirs.losses(circuit), ours.losses(circuit), atol=1e-5, rtol=0)

@@ -112,7 +112,8 @@ def _needed(
     """
     assert search.estimates is not None
     deciding, keep = few[0], search.keep
-    heads = [head for head in deciding.heads if abs(float(change[head][path])) >= _CUT]
+    heads = [head for head in deciding.heads if path in search.paths[head.layer]]
+    heads = [head for head in heads if abs(float(change[head][path])) >= _CUT]
     units = sorted((Unit(head, *path) for head in heads), key=search.estimates.of, reverse=True)
     if not units or deciding.needs(units, keep) is not True:
         return

@@ -18,12 +18,7 @@ from torch import Tensor
 
 from retrieval_interp.circuits.attention import softmax_attention
 from retrieval_interp.circuits.circuit import Circuit
-from retrieval_interp.circuits.hooks import (
-    has_hooks,
-    is_hooked_transformer,
-    layer_masks,
-    where_by_layer,
-)
+from retrieval_interp.circuits.hooks import has_hooks, is_hooked_transformer, where_by_layer
 from retrieval_interp.circuits.mechanisms import ORIGINAL, Mechanism
 from retrieval_interp.circuits.models.either import plain_weights
 from retrieval_interp.circuits.runs.onednn import linear
@@ -126,7 +121,7 @@ class RoleRuns:
             and (cfg.attn_only or cfg.act_fn in _ACTIVATIONS)
             and cfg.dtype == torch.float32
             and not has_hooks(model)
-            and len(set(layer_masks(model, batch))) == 1
+            and len({where.mask for where in where_by_layer(model, batch)}) == 1
         )
 
     @torch.no_grad()

@@ -16,7 +16,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from retrieval_interp.circuits.circuit import Circuit
-from retrieval_interp.circuits.hooks import Hooked, Patterns, ablated, has_hooks, measuring
+from retrieval_interp.circuits.hooks import Hooked, Patterns, ablated, has_hooks
 from retrieval_interp.circuits.runs.role_runs import SCORED_ROLE, RoleBase, RoleRuns
 from retrieval_interp.circuits.runs.rows import Rows, alone, position_wise, reusing
 from retrieval_interp.tasks import Batch, Task
@@ -85,8 +85,7 @@ class HookRuns:
             for handle in handles:
                 handle.remove()
         if old is None:  # some modules may look at other positions
-            with measuring(self.model):
-                self.modules = alone(rows)
+            self.modules = alone(rows)
         if returned:  # a model may do more between blocks than pass on what they return
             again = self._run(circuit, len(returned), returned[-1])
             same = torch.allclose(again, outputs, atol=1e-5, rtol=1e-5, equal_nan=True)
