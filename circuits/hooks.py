@@ -3,7 +3,7 @@
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -51,23 +51,22 @@ def has_hooks(model: Any) -> bool:
 
 
 @contextmanager
-def _changed(things: Iterable[Any], name: str, make: Callable[[], Any]) -> Iterator[None]:
-    """Give each thing a new attribute; what it had is put back."""
-    before = [(thing, getattr(thing, name)) for thing in things]
+def measuring(model: Any, alone: bool = False) -> Iterator[None]:
+    """Run a model without dropout, or even without the hooks of others; all is put back."""
+    wrapped = getattr(model, "original_model", model)  # some of its modules are not a bridge's
+    training = [each for each in {*model.modules(), *wrapped.modules()} if each.training]
+    points = {point: point._forward_hooks for point in model.hook_dict.values() if alone}
     try:
-        for thing, _ in before:
-            setattr(thing, name, make())
+        for module in training:
+            module.training = False
+        for point in points:
+            point._forward_hooks = OrderedDict()
         yield
     finally:
-        for thing, value in before:
-            setattr(thing, name, value)
-
-
-def measuring(model: Any) -> AbstractContextManager[None]:
-    """Run a model without dropout; the state that its modules are in is put back."""
-    wrapped = getattr(model, "original_model", model)  # some of its modules are not a bridge's
-    modules = {*model.modules(), *wrapped.modules()}
-    return _changed([each for each in modules if each.training], "training", lambda: False)
+        for module in training:
+            module.training = True
+        for point, hooks in points.items():
+            point._forward_hooks = hooks
 
 
 class Probed(NamedTuple):
@@ -98,8 +97,7 @@ def probed(model: Any, batch: Batch) -> Probed:
 
     places = ("hook_q", zero), ("hook_k", zero), ("hook_pattern", hide), ("hook_z", note)
     hooks = [hook for place in places for hook in in_all_layers(model, *place)]
-    points = set(model.hook_dict.values())  # without the hooks that others have set
-    with measuring(model), _changed(points, "_forward_hooks", OrderedDict):
+    with measuring(model, alone=True):
         model.run_with_hooks(batch.inputs[:1], fwd_hooks=hooks, return_type=None)
     causal = getattr(model.cfg, "attention_dir", "causal") == "causal"
     if is_hooked_transformer(model) and causal and not all(m.causal for m in masks.values()):

@@ -364,10 +364,7 @@ class _Rule(Mechanism):
 
 @dataclass(frozen=True)
 class First(_Rule):
-    """The first position, where heads of language models rest (an attention sink).
-
-    In a layer with a window, the first position of the window.
-    """
+    """The first position that the mask allows, where heads of language models rest (a sink)."""
 
     kind = "first"
     color = "#4c78a8"
