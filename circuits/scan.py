@@ -55,7 +55,7 @@ def describe_heads(model: Any, batch: Batch, other: Batch | None = None) -> dict
     """
     rules = [IDENTITY, UNIFORM, *(RULES if batch.tokens is not None else RULES[:2])]
     candidates: dict[Head, list[Mechanism]] = {head: [*rules] for head in scorer.heads_of(model)}
-    attention = allowed_attention(mean_attention(model, batch).cpu(), batch, is_causal(model))
+    attention = allowed_attention(mean_attention(model, batch).cpu(), batch, model)
     if batch.roles.shape[-1] > 1:
         for head, own in candidates.items():
             paths = propose(attention[head], "shared", _PATHS)
@@ -247,11 +247,13 @@ class _Joint:
 def next_token_task(model: Any, text: Any, length: int = 128) -> NextTokenTask:
     """Text or token ids as a task, in the tokens of a model."""
     length, d_vocab = min(length, model.cfg.n_ctx), model.cfg.d_vocab
-    if not is_causal(model) or model.cfg.d_vocab_out != d_vocab:
+    two = torch.zeros(1, 2, dtype=torch.long, device=next(model.parameters()).device)
+    causal = is_causal(model, Batch(two, two, two[:, None]))
+    if not causal or model.cfg.d_vocab_out != d_vocab:
         found = f"{d_vocab} tokens and {model.cfg.d_vocab_out} outputs"
         raise InputError(
             "text: expected a model that predicts the next of its tokens, found one with "
-            f"{found if is_causal(model) else 'sight of later tokens'}; give its task instead"
+            f"{found if causal else 'sight of later tokens'}; give its task instead"
         )
     tokenizer = getattr(model, "tokenizer", None)
     items: Any = text.tolist() if hasattr(text, "tolist") else text

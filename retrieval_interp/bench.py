@@ -23,7 +23,7 @@ from retrieval_interp.circuits.counterfactual.mechanism import keeps_some, with_
 from retrieval_interp.circuits.counterfactual.units import Unit, keeping
 from retrieval_interp.circuits.draw.layout import role_order
 from retrieval_interp.circuits.draw.svg import draw_circuit
-from retrieval_interp.circuits.hooks import is_causal
+from retrieval_interp.circuits.hooks import is_causal, versions
 from retrieval_interp.circuits.mechanisms import ORIGINAL
 from retrieval_interp.circuits.runs.fits import draw_batch
 from retrieval_interp.circuits.runs.means import position_means, role_mean, standard_error
@@ -181,7 +181,7 @@ class Workbench:
     def intact_attention(self) -> Float[Tensor, "layer head dest src"]:
         """Mean attention by role of the intact model, on the CPU; zero where it is forbidden."""
         attention = circuits.mean_attention(self.model, self.batch).cpu()
-        return allowed_attention(attention, self.batch, is_causal(self.model))
+        return allowed_attention(attention, self.batch, self.model)
 
     def mean_attention(self, with_circuit: bool) -> Float[Tensor, "layer head dest src"]:
         """Mean attention by role of the intact model or with the circuit in place, on the CPU."""
@@ -350,7 +350,7 @@ class Workbench:
         """The model's hooks, and counters that change when a weight is written to."""
         points = getattr(self.model, "hook_dict", {}).values()
         hooked = tuple(id(point) for point in points if point.has_hooks())
-        return hooked, tuple(weight._version for weight in self.model.parameters())
+        return hooked, versions(self.model.parameters())
 
     def _change(self, circuit: Circuit, said: str = "") -> View:
         self._check_unchanged()
@@ -528,5 +528,5 @@ class Workbench:
     def load(self, path: str | Path) -> View:
         """Read a circuit file and make its circuit the current one."""
         sizes = self.model.cfg.n_layers, self.model.cfg.n_heads
-        asked = f"{self.name} is asked", is_causal(self.model)
+        asked = f"{self.name} is asked", is_causal(self.model, self.batch)
         return self.suppose(read_circuit(as_path(path), self.task, *sizes, *asked))

@@ -99,8 +99,8 @@ def _random_sets(
     for _ in range(count if units else 0):
         chosen = list[Unit]()
         for length, level in enumerate(LEVELS):
-            places = {path[:length] for path in search.paths}
-            every = [Unit(head, *place) for head in heads for place in sorted(places)]
+            places = [sorted({path[:length] for path in allowed}) for allowed in search.paths]
+            every = [Unit(head, *place) for head in heads for place in places[head.layer]]
             chosen += draw.sample(every, min(counts[level], len(every)))
         yield chosen
 
@@ -114,7 +114,8 @@ def _needed(
     """
     assert search.estimates is not None
     deciding, keep = few[0], search.keep
-    heads = [head for head in deciding.heads if abs(float(change[head][path])) >= _CUT]
+    heads = [head for head in deciding.heads if path in search.paths[head.layer]]
+    heads = [head for head in heads if abs(float(change[head][path])) >= _CUT]
     units = sorted((Unit(head, *path) for head in heads), key=search.estimates.of, reverse=True)
     if not units or deciding.needs(units, keep) is not True:
         return
@@ -140,7 +141,7 @@ def _unit_scores(
         return
     task, batch, estimates = search.task.task, recovery.batch, search.estimates
     assert estimates is not None
-    paths = {unit: _main_path(unit, own - other, search.paths) for unit in units}
+    paths = {unit: _main_path(unit, own - other, search.paths[unit.head.layer]) for unit in units}
     whole = keeping(recovery.empty, recovery.heads, units)
     sight = Sight(search.model, batch[:_SEEN], whole, task.answer_roles)
     later = [path for path in dict.fromkeys(paths.values()) if path is not None]

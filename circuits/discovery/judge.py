@@ -16,7 +16,6 @@ from torch import Tensor
 
 from retrieval_interp.circuits.attribution import Attribution, Changed, attribute
 from retrieval_interp.circuits.circuit import Circuit
-from retrieval_interp.circuits.hooks import is_causal
 from retrieval_interp.circuits.mechanisms import Mechanism
 from retrieval_interp.circuits.paths import Head
 from retrieval_interp.circuits.runs.means import mean_attention
@@ -96,7 +95,7 @@ class Judge:
     def attention(self) -> Float[Tensor, "layer head dest src"]:
         """The intact model's mean attention by role, where it may attend."""
         means = mean_attention(self.model, self.batch).cpu()
-        return allowed_attention(means, self.batch, is_causal(self.model))
+        return allowed_attention(means, self.batch, self.model)
 
     @property
     def learned(self) -> bool:

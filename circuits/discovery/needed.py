@@ -7,11 +7,9 @@ from typing import Any, TypeVar
 
 from retrieval_interp.circuits.discovery.judge import Judge
 from retrieval_interp.circuits.discovery.steps import Doing
-from retrieval_interp.circuits.hooks import is_causal
 from retrieval_interp.circuits.mechanisms import Cut
-from retrieval_interp.circuits.paths import Head, HeadPath
+from retrieval_interp.circuits.paths import Head, HeadPath, RolePath
 from retrieval_interp.circuits.runs.fits import draw_batch
-from retrieval_interp.circuits.scores.control import allowed_paths
 from retrieval_interp.circuits.scores.scorer import Progress, all_but_one, heads_of, no_progress
 from retrieval_interp.tasks import InputWarning, Task
 from retrieval_interp.tasks.structured import check_sampling
@@ -81,8 +79,8 @@ def cut_paths(judge: Judge, heads: Sequence[Head], found: list[Paths]) -> Doing[
     if not judge.keeps(empty):
         return True  # no cut can be blamed
     near = judge.around(empty)
-    paths = allowed_paths(near.batch, is_causal(near.model))
-    present = [HeadPath(h, p) for p in paths for h in heads if judge.attention[h][p] >= _WEAKEST]
+    strong = {head: (judge.attention[head] >= _WEAKEST).nonzero().tolist() for head in heads}
+    present = [HeadPath(head, RolePath(*path)) for head in heads for path in strong[head]]
     yield "ordering paths"
     changes = judge.changes(empty)
     effects = [changes.change(head, Cut((path,))).effect for head, path in present]

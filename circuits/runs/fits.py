@@ -151,8 +151,14 @@ def _check_padding(batch: Batch) -> None:
 def check_model_fits(model: Any, batch: Batch, task: Task) -> None:
     """Check that a model can read and answer a task."""
     check_devices(model, batch)
+    made = batch.inputs.is_inference() or next(model.parameters()).is_inference()
+    if made or torch.is_inference_mode_enabled():
+        raise InputError(
+            "expected a model, examples and calls outside torch.inference_mode(), which leaves no "
+            "gradients, found it on; use torch.no_grad()"
+        )
     cfg, tokens = model.cfg, batch.inputs
-    if batch.attention_mask is not None and not is_causal(model):
+    if batch.attention_mask is not None and not is_causal(model, batch):
         raise InputError(
             "batch: expected a causal model for a batch with an attention_mask, found one that "
             "sees later positions, in which TransformerLens does not mask padding; run each length "

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from retrieval_interp.circuits.circuit import Circuit, Head, HeadPath
 from retrieval_interp.circuits.counterfactual.mechanism import keeps_some
-from retrieval_interp.circuits.hooks import is_causal
-from retrieval_interp.circuits.mechanisms import UNIFORM, OneHot, Where
+from retrieval_interp.circuits.hooks import where_by_layer
+from retrieval_interp.circuits.mechanisms import UNIFORM, OneHot
 from retrieval_interp.circuits.runs import fits
 from retrieval_interp.circuits.runs.means import mean_loss, standard_error
 from retrieval_interp.circuits.runs.runs import make_runs
@@ -57,7 +57,7 @@ class Scorer:
         self.model, self.task, self.batch = model, task, batch
         self.heads = heads_of(model)
         self.runs = make_runs(model, batch, task)
-        self.where = Where.of(batch, is_causal(model))
+        self.where = where_by_layer(model, batch)
         self.kept = self.runs.base(self.empty_circuit)
         outputs = self.runs.outputs(self.base, self.kept)
         fits.check_answers(task, batch, outputs)
@@ -103,8 +103,8 @@ class Scorer:
     def _check(self, circuit: Circuit) -> None:
         circuit.check_fits(self.model.cfg.n_layers, self.model.cfg.n_heads)
         circuit.check_roles(self.task)
-        for mechanism in circuit.mechanisms.values():
-            self.where.check(mechanism.paths, names=circuit.role_names)
+        for head, mechanism in circuit.mechanisms.items():
+            self.where[head.layer].check(mechanism.paths, f"{head}: ", circuit.role_names)
         if keeps_some(circuit) and self.batch.counterfactual is None:
             raise InputError("circuit: expected a batch with a counterfactual, found one without")
 

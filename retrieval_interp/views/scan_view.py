@@ -10,8 +10,8 @@ import torch
 
 from retrieval_interp.circuits import HeadPath
 from retrieval_interp.circuits.draw.layout import head_kind
-from retrieval_interp.circuits.hooks import is_causal
-from retrieval_interp.circuits.mechanisms import Mechanism, Where
+from retrieval_interp.circuits.hooks import is_causal, where_by_layer
+from retrieval_interp.circuits.mechanisms import Mechanism
 from retrieval_interp.circuits.scan import HeadScan, Scan
 from retrieval_interp.circuits.scores.scorer import is_better, unlearned_text
 from retrieval_interp.tasks.training_task import counted
@@ -167,12 +167,12 @@ def scan_view(scan: Scan, model: Any, record: Mapping[str, Any] | None = None) -
     """
     some = scan.batch[:1]
     patterns = torch.stack([layer[0] for layer in patterns_on(model, some)])
-    size, causal = patterns.shape[-1], is_causal(model)
+    size, where = patterns.shape[-1], where_by_layer(model, some)
     shown = min(MOST_POSITIONS, int(some.roles.max()) + 1, size)
-    where = Where(some.roles, size, causal, real=some.attention_mask)
     # A mean by role is drawn as it falls on this example.
     rules = [row.rule for row in scan.heads]
-    both = {row.head: (row.mean.pattern(where)[0], patterns[row.head]) for row in scan.heads}
+    means = [row.mean.pattern(where[row.head.layer])[0] for row in scan.heads]
+    both = {row.head: (mean, patterns[row.head]) for row, mean in zip(scan.heads, means)}
     html = render(
         "scan.html",
         name=f"scan-{uuid.uuid4().hex[:12]}",
@@ -188,7 +188,7 @@ def scan_view(scan: Scan, model: Any, record: Mapping[str, Any] | None = None) -
         note=NOTE,
         data={
             "tokens": position_labels(model, scan.task, some, 0)[:shown],
-            "causal": causal,
+            "causal": is_causal(model, some),
             "heads": {
                 str(head): [thousandths(each[:shown, :shown]) for each in two]
                 for head, two in both.items()

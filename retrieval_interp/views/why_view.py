@@ -95,7 +95,7 @@ def why_view(
         rows=_unit_rows(found),
         keys=[(score.path or score.unit).text(names) for score in found.units],
         record=record_rows(record or {}),
-        data={"tokens": labels, "heads": patterns, "causal": is_causal(model)},
+        data={"tokens": labels, "heads": patterns, "causal": is_causal(model, some)},
     )
     return View(f"Why? {found.task.description}", html, why_text(found), found)
 
