@@ -1,10 +1,10 @@
 """Every public call on the CPU and on a GPU: whether the numbers are equal, and the seconds.
 
-    python benchmarks/devices.py --json benchmarks/results/devices.json [--only discover --models small]
+    python benchmarks/devices.py --json benchmarks/results/devices.json [--only why --models small]
 
 A row a call and model, written as soon as it is there; what fails has its error in the row.
 `difference` is the largest of all numbers of the result, relative above 1, and `other` the first
-word that differs. Seconds are of one run, without loading and compiling, `MB` the peak of the GPU's
+word that differs. Seconds are without loading and compiling, `MB` is the peak of the GPU's
 memory. `llama` has random weights and SmolLM2's sizes.
 """
 
@@ -134,13 +134,14 @@ def workbench(on: On) -> Any:
 
 def scan(on: On) -> Any:
     what: Any = " ".join(TEXTS[:20]) if on.name == "llama" else on.task
-    return scan_to_dict(ri.scan(on.model, what, examples=min(64, len(on.batch))))
+    examples = min(64, len(on.batch))
+    return scan_to_dict(ri.scan(on.model, what, examples=examples, time=on.seconds))
 
 
 def why(on: On) -> Any:
     if on.name == "llama":
         prompt, answers = TEXTS[0].rpartition(" ")[0], (f" {NAMES[0]}", f" {NAMES[1]}")
-        return why_to_dict(ri.why(on.model, prompt, *answers, controls=3))
+        return why_to_dict(ri.why(on.model, prompt, *answers, controls=3, time=on.seconds))
     return why_to_dict(ri.why(on.model, on.task, examples=min(32, len(on.batch)), controls=3))
 
 
@@ -171,6 +172,12 @@ def emergence(on: On) -> Any:
     return ri.follow_run(run(), on.circuit, device=on.device).snapshots
 
 
+def recipe_of(on: On) -> ri.Recipe:
+    """The preset, with batches of as many examples as are measured."""
+    n = len(on.batch)
+    return replace(ri.PRESETS[on.name], batch=n, validation_examples=n)
+
+
 def train(on: On) -> Any:
     """A few steps, stopped and gone on with."""
 
@@ -191,7 +198,7 @@ def train(on: On) -> Any:
 
 def steps(on: On, compile: bool = False) -> Callable[[], Any]:
     """Twenty training steps."""
-    recipe = ri.PRESETS[on.name]
+    recipe = recipe_of(on)
     batch = recipe.task.sample(recipe.batch, 0, on.device)
     model = ri.build_model(recipe.model, recipe.task, 0, on.device)
     step = stepper(recipe, model, batch, None if compile else model)
@@ -209,13 +216,13 @@ def compiled_steps(on: On) -> Callable[[], Any]:
     return steps(on, compile=True)
 
 
-ALL = ["small", "k-hop-7", "transformer-a", "transformer-d", "llama"]
+ALL = ["small", "k-hop-7", "transformer-a", "llama", "transformer-d"]
 CALLS: dict[str, list[str]] = {
     **dict.fromkeys(["tasks", "ablated", "attribute", "check_hook", "score"], ALL),
     **dict.fromkeys(["workbench", "scan", "why"], ALL),
+    "discover": [name for name in ALL if name != "llama"],
     "ablations": ALL[:3],
     "needed_paths": ALL[:2],
-    "discover": ALL[:4],
     **dict.fromkeys(["alternatives", "emergence", "train"], ALL[:1]),
     **dict.fromkeys(["steps", "compiled_steps"], ALL[:3:2]),
 }
@@ -250,6 +257,13 @@ def difference(one: Any, other: Any) -> tuple[float, str]:
     return largest, words
 
 
+def finished(function: Callable[[], Any], on_gpu: bool) -> Any:
+    result = function()
+    if on_gpu:
+        torch.cuda.synchronize()
+    return result
+
+
 def measured(call: str, name: str, device: str, options: argparse.Namespace) -> dict[str, Any]:
     """Result, seconds and MB of a call, or its error."""
     on_gpu = device != "cpu"
@@ -259,10 +273,10 @@ def measured(call: str, name: str, device: str, options: argparse.Namespace) -> 
         if "steps" in call:
             function = function()
         if on_gpu:
-            on.model(on.batch.inputs[:2])
-            torch.cuda.synchronize()
             torch.cuda.reset_peak_memory_stats()
-        seconds, result = timed(function)
+        seconds, result = timed(partial(finished, function, on_gpu))
+        if seconds < 2:  # again, warm
+            seconds, result = timed(partial(finished, function, on_gpu))
         peak = torch.cuda.max_memory_allocated() // 2**20 if on_gpu else None
         return {"result": result, "seconds": seconds, "MB": peak}
     except Exception as error:
