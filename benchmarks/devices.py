@@ -129,7 +129,13 @@ def workbench(on: On) -> Any:
     bench = ri.open(on.model, on.task, examples=len(on.batch), progress=lambda items, what: items)
     losses = bench.suppose(on.circuit).data, bench.loss_with("L0.H0 identity"), bench.undo().data
     scored = bench.suppose("L0.H0 uniform") and bench.score(2).data
-    return losses, bench.roles(with_circuit=True).data, score_to_dict(scored, on.name, on.task, 0)
+    kept = bench.suppose(ri.Circuit.empty(on.task)) and bench.keep("L1.H0").data
+    return (
+        losses,
+        kept,
+        bench.roles(with_circuit=True).data,
+        score_to_dict(scored, on.name, on.task, 0),
+    )
 
 
 def scan(on: On) -> Any:

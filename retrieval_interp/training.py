@@ -44,10 +44,19 @@ def choose_device(name: str) -> torch.device:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if re.fullmatch(r"cpu|cuda(:[0-9]{1,3})?", str(name)) is None:
         raise InputError(f"device: expected auto, cpu or cuda, found {name!r:.40}")
-    device = torch.device(name)
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise InputError(f"device: expected a CUDA device for {name!r}, found none; use cpu")
+    device, count = torch.device(name), torch.cuda.device_count()
+    if device.type == "cuda" and (device.index or 0) >= count:
+        raise InputError(f"device: expected one of {count} CUDA devices, found {name!r}; use cpu")
     return device
+
+
+def check_device(model: nn.Module, name: str) -> None:
+    """Refuse a device where a model is not, which is left where it is."""
+    device, place = choose_device(name), next(model.parameters()).device
+    if name != "auto" and str(device) not in (str(place), place.type):
+        raise InputError(
+            f"device: expected the model's, {place}, found {name!r}; use model.to({name!r})"
+        )
 
 
 @contextmanager

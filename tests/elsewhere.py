@@ -64,6 +64,8 @@ class Elsewhere(TorchFunctionMode):
             _check_together(name, args, given, changes)
         if name == "tensor":  # numbers in a list are read, wherever they are
             there = there and isinstance(args[0], Tensor)
+        elif name in _INDEXED:
+            there = is_there(args[0])
         elif name in _MOVES:
             there = _destination(name, args, kwargs)
             args = [args[0], *("cpu" if _means_gpu(word) else word for word in args[1:])]
