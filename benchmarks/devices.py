@@ -51,7 +51,8 @@ class On(NamedTuple):
     circuit: ri.Circuit
     batch: ri.Batch
     device: str
-    seconds: float  # of a search
+    seconds: float  # of a search ...
+    heads: list[str] | None  # ... among these
 
 
 @cache
@@ -86,7 +87,8 @@ def opened(name: str, device: str, examples: int, seconds: float, quick: bool) -
         file = ROOT / f"retrieval_interp/results/{name}.circuit.json"
         circuit = read_circuit(file, task, config.layers, config.heads, name)
     batch = task.sample(examples, 0, device, split="test")
-    return On(name, model, task, circuit, batch, device, seconds)
+    heads = ["L1.H0"] if quick else None
+    return On(name, model, task, circuit, batch, device, seconds, heads)
 
 
 # What is measured: a function that takes the model, or one that prepares it and gives another.
@@ -147,7 +149,8 @@ def scan(on: On) -> Any:
 def why(on: On) -> Any:
     if on.name == "llama":
         prompt, answers = TEXTS[0].rpartition(" ")[0], (f" {NAMES[0]}", f" {NAMES[1]}")
-        return why_to_dict(ri.why(on.model, prompt, *answers, controls=3, time=on.seconds))
+        how: Any = {"upto": "rows" if on.heads else "paths", "time": on.seconds, "controls": 3}
+        return why_to_dict(ri.why(on.model, prompt, *answers, **how))
     return why_to_dict(ri.why(on.model, on.task, examples=min(32, len(on.batch)), controls=3))
 
 
@@ -156,7 +159,8 @@ def needed_paths(on: On) -> Any:
 
 
 def discover(on: On) -> Any:
-    found = ri.discover(on.model, on.task, examples=len(on.batch), time=on.seconds)
+    how: Any = {"examples": len(on.batch), "time": on.seconds, "heads": on.heads}
+    found = ri.discover(on.model, on.task, **how)
     return found, on.task.example_losses(on.model(on.batch.inputs), on.batch)
 
 
