@@ -36,7 +36,7 @@ ifeq ($(BROWSER),install)
 endif
 
 docs: $(DOCS)
-	NO_MKDOCS_2_WARNING=1 $(RUN) -m mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(RUN) -m mkdocs build --strict
 	@echo site/index.html
 
 $(DOCS): $(INSTALLED)

@@ -37,7 +37,8 @@ def anneal(search: ri.Search, seconds: float, seed: int) -> ri.Circuit:
     while (spent := (time.monotonic() - began) / seconds) < 1:
         trial = here
         for head in draw.sample(space.heads, min(len(space.heads), draw.choice((1, 1, 2, 3)))):
-            trial = trial.replace(head, draw.choice(space.options(head, trial[head])))
+            option = draw.choice(space.options(space.part(head, trial[head])))
+            trial = trial.replace(head, option.mechanism)
         simpler = best == judge.empty or space.key(trial) < space.key(best)
         if simpler and judge.loss(trial) < judge.bar.loss and judge.holds(trial):
             best = trial

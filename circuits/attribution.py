@@ -35,7 +35,10 @@ Projections = Float[Tensor, "product batch"]  # of the loss, and of each draw of
 
 
 class Changed(NamedTuple):
-    """What a change does to the loss: `first` + |`second`|², where changes of several heads add."""
+    """What a change does to the loss: `first` + |`second`|², where changes of several heads add.
+
+    On the CPU, where searches compute with them.
+    """
 
     first: float
     second: Float[Tensor, " number"]
@@ -62,7 +65,7 @@ class Attribution:
         """What another mechanism for a head changes."""
         key = head, mechanism
         if key not in self._known:
-            each = torch.cat([part.change(head, mechanism) for part in self.parts], dim=1)
+            each = torch.cat([part.change(head, mechanism).cpu() for part in self.parts], dim=1)
             scale = (2 * max(1, each[1:].numel())) ** -0.5
             self._known[key] = Changed(float(each[0].mean()), scale * each[1:].flatten())
         return self._known[key]

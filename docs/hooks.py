@@ -41,6 +41,8 @@ def on_page_content(html: str, page: Any, **_: Any) -> str:
     if page.file.src_uri.startswith("api/"):
         for entry in _entries(page.toc):
             entry.id = public_name(entry.id)
+        # mkdocs compares links with these.
+        page.present_anchor_ids = set(map(public_name, page.present_anchor_ids))
         html = re.sub(r'(?<=id=")[^"]*', lambda found: public_name(found[0]), html)
     return html
 

@@ -19,7 +19,7 @@ from torch import Tensor
 from retrieval_interp import circuits
 from retrieval_interp.circuits import Circuit, CircuitScore, Head, Scorer, SearchOptions
 from retrieval_interp.circuits.circuit import circuit_diff, parse_head_path, suppose
-from retrieval_interp.circuits.counterfactual.mechanism import batch_for, keeps_some
+from retrieval_interp.circuits.counterfactual.mechanism import keeps_some, with_counterfactual
 from retrieval_interp.circuits.counterfactual.units import Unit, keeping
 from retrieval_interp.circuits.draw.layout import role_order
 from retrieval_interp.circuits.draw.svg import draw_circuit
@@ -32,12 +32,12 @@ from retrieval_interp.circuits.scores.control import allowed_attention
 from retrieval_interp.progress import progress_bar
 from retrieval_interp.storage.checkpoint import Checkpoint, load_checkpoint, read_circuit
 from retrieval_interp.storage.files import as_path, writable, write_whole
-from retrieval_interp.tasks import InputError, Task
+from retrieval_interp.tasks import Batch, InputError, Task
 from retrieval_interp.tasks.structured import check_sampling, from_data
 from retrieval_interp.tasks.training_task import counted
 from retrieval_interp.training import check_device, choose_device
 from retrieval_interp.views.ablations_view import ablations_view
-from retrieval_interp.views.attention import attention_view, checked, role_maps
+from retrieval_interp.views.attention import attention_view, checked, position_labels, role_maps
 from retrieval_interp.views.page import View, register_displays, render
 from retrieval_interp.views.report import render_report, score_drawing, score_parts, with_kept
 from retrieval_interp.views.score_text import describe, score_table, unlearned_text, verdict
@@ -80,11 +80,12 @@ def open(
             f"task, found {type(what).__name__} and the task {task!r:.60}"
         )
     check_device(what, device)
+    opened = repr(name) if name else "model, task"
     if not name:
         given = getattr(what.cfg, "model_name", None)
         unnamed = given in (None, "", "custom", "native")  # HookedTransformers' and bridges' own
         name = f"{type(task).__name__} model" if unnamed else Path(str(given)).name
-    return Workbench(what, task, name, training, examples, seed, tolerance, progress)
+    return Workbench(what, task, name, opened, training, examples, seed, tolerance, progress)
 
 
 class _Step(NamedTuple):
@@ -105,6 +106,7 @@ class Workbench:
     model: Any
     task: Task
     name: str
+    opened: str  # what `open` was given
     training: Mapping[str, Any]
     examples: int
     seed: int
@@ -116,7 +118,7 @@ class Workbench:
         self.heads, device = scorer.heads_of(self.model), next(self.model.parameters()).device
         self.batch = draw_batch(self.task, self.examples, self.seed, device, "test")
         self.order = role_order(self.batch)
-        self.scorer = Scorer(self.model, self.task, self.batch)
+        self.scorer = self._plain_scorer = Scorer(self.model, self.task, self.batch)
         self._intact = self.scorer.base_losses.mean(dim=1)
         self._steps = [self._measured(self.scorer.empty_circuit)]
         self._score: CircuitScore | None = None
@@ -124,6 +126,11 @@ class Workbench:
         self._model_as_opened = self._fingerprint()
         self.listeners: weakref.WeakSet[Any] = weakref.WeakSet()
         register_displays()
+
+    @cached_property
+    def counterfactual(self) -> Batch:
+        """The counterfactual prompts of these examples, for `keep`."""
+        return self.task.counterfactual(self.batch, self.seed)
 
     @cached_property
     def tolerance(self) -> float:
@@ -174,8 +181,8 @@ class Workbench:
 
     def loss_with(self, *lines: str | Circuit) -> float:
         """The loss if these lines, or another circuit, were supposed; nothing changes."""
-        self._check_unchanged()
-        return self.scorer.loss(self._with_lines(lines))
+        circuit = self._read(lines)
+        return self._scorer_for(circuit).loss(circuit)
 
     def __repr__(self) -> str:
         return f"{self.name}: {describe(self.model, self.task)}\n{self.state()}\n{self.circuit}"
@@ -195,12 +202,32 @@ class Workbench:
         below = f"{'' if loss < self.tolerance else 'not '}below {self.tolerance:.4g}"
         said = f"{self.task.loss_name} {loss:.4f} +- {se:.4f}"
         if keeps_some(self.circuit):
-            gap = self._loss_of_nothing - self.intact_loss
-            share = f"{1 - (loss - self.intact_loss) / gap:.0%}" if gap > 0 else "nothing"
-            return f"{said}, {below}; {share} of what the counterfactual takes away is recovered"
+            lost = self._losses_of_nothing - self._intact
+            gap, shown = float(lost.mean()), self.counterfactual_of(0)
+            nothing = self.intact_loss + gap
+            if gap > 2 * standard_error(lost) and nothing >= self.tolerance:
+                share = f"{1 - (loss - self.intact_loss) / gap:.0%}"
+                return (
+                    f"{said}, {below}; {share} of what the counterfactual takes away is recovered"
+                )
+            return (
+                f"{said}, {below}; with nothing kept it is {nothing:.4f}, intact "
+                f"{self.intact_loss:.4f}: the counterfactual takes nothing away that matters"
+                f"{shown and f'; of example 0 it is {shown!r}'}"
+            )
         heads = f"{len(self.circuit.mechanisms)} of {counted(len(self.heads), 'head')}"
         beats = ", better than the intact model" if better else ""
         return f"{said} with {heads} replaced, {below}{beats}"
+
+    def counterfactual_of(self, example: int) -> str:
+        """An example's counterfactual in words, if the circuit needs it and words tell it apart."""
+        if not keeps_some(self.circuit):
+            return ""
+        prompt, other = (
+            " ".join(position_labels(self.model, self.task, batch[[example]], 0))
+            for batch in (self.batch, self.counterfactual)
+        )
+        return other if other != prompt else ""
 
     def drawing(self) -> str:
         """The current circuit as SVG, with its scores if they have been taken."""
@@ -220,7 +247,7 @@ class Workbench:
         Returns:
             A view of what changed; its `data` is the loss. After an error nothing has changed.
         """
-        return self._change(self._with_lines(lines))
+        return self._change(self._read(lines))
 
     def remove(self, path: str) -> View:
         """Remove a path such as `L1.H0 s0<-s2`; a head without paths becomes original again."""
@@ -246,10 +273,12 @@ class Workbench:
         """Go back to the circuit before the last change."""
         if not self.undoable:
             raise InputError("undo: expected a change to take back, found none")
-        self.scorer.rebase(self._steps[-2].circuit)
+        self._measured(self._steps[-2].circuit)
         return self._changed_from(self._steps.pop())
 
-    def _with_lines(self, lines: Sequence[str | Circuit]) -> Circuit:
+    def _read(self, lines: Sequence[str | Circuit]) -> Circuit:
+        """The current circuit with these lines, or another one."""
+        self._check_unchanged()
         circuit = self.circuit
         several: Any = lines[0] if len(lines) == 1 and isinstance(lines[0], list) else lines
         for line in several:
@@ -260,15 +289,21 @@ class Workbench:
                 circuit = circuit.replace(head, role_mean(self.intact_attention[head]))
             else:
                 circuit = suppose(circuit, line)
-        batch = batch_for(circuit, self.model, self.task, self.batch, self.seed)
-        if batch is not self.batch:
-            self.batch, self.scorer = batch, Scorer(self.model, self.task, batch)
         return circuit
 
     @cached_property
-    def _loss_of_nothing(self) -> float:
-        """The loss with all heads as on the counterfactual prompts."""
-        return self.scorer.loss(keeping(self.scorer.empty_circuit, self.heads, ()))
+    def _keeping_scorer(self) -> Scorer:
+        """Of the same examples with the counterfactual's attention; its runs are slower."""
+        batch = with_counterfactual(self.model, self._plain_scorer.batch, self.counterfactual)
+        return Scorer(self.model, self.task, batch)
+
+    def _scorer_for(self, circuit: Circuit) -> Scorer:
+        return self._keeping_scorer if keeps_some(circuit) else self._plain_scorer
+
+    @cached_property
+    def _losses_of_nothing(self) -> Float[Tensor, " batch"]:
+        """The losses with all heads as on the counterfactual prompts."""
+        return self._keeping_scorer.each(keeping(self.scorer.empty_circuit, self.heads, ()))
 
     def check_head(self, head: Head) -> Head:
         """Refuse a head that the model does not have."""
@@ -278,8 +313,10 @@ class Workbench:
         return head
 
     def _measured(self, circuit: Circuit) -> _Step:
-        loss = self.scorer.rebase(circuit)
-        each = self.scorer.base_losses.mean(dim=1)
+        """Run a circuit, and keep what runs of others that differ little can use again."""
+        scorer = self._scorer_for(circuit)
+        loss, each = scorer.rebase(circuit), scorer.base_losses.mean(dim=1)
+        self.scorer, self.batch = scorer, scorer.batch
         gain = self._intact - each
         better = float(gain.mean()) > 2 * standard_error(gain)
         return _Step(circuit, loss, standard_error(each), better)
@@ -391,7 +428,8 @@ class Workbench:
         `data` is an `Explanation`.
         """
         self._check_unchanged()
-        found = circuits.why(self.model, self.task, **{"progress": self.progress, **choices})
+        how = {"seed": self.seed, "progress": self.progress, **choices}
+        found = circuits.why(self.model, self.task, **how)
         return why_view(found, self.model)
 
     def score(self, controls: int = 20, *, progress: scorer.Progress | None = None) -> View:
@@ -426,7 +464,8 @@ class Workbench:
     def alternatives(self, **choices: Any) -> View:
         """Other circuits that cost as much as the current one and hold; see `ri.alternatives`."""
         self._check_unchanged()
-        how = {"tolerance": self.stated, "progress": self.progress, **choices}
+        sampling = {"examples": self.examples, "seed": self.seed}
+        how = {"tolerance": self.stated, "progress": self.progress, **sampling, **choices}
         found = circuits.alternatives(self.model, self.task, self.circuit, **how)
         said = found.text(self.task)
         return View(f"Others as simple, {self.name}", f"<pre>{escape(said)}</pre>", said, found)
@@ -434,8 +473,10 @@ class Workbench:
     def report(self, path: str | Path) -> Path:
         """Score the circuit and write the report of `ablate --report`: a page without network."""
         path = writable(path)
-        options = f"examples={self.examples}, seed={self.seed}, tolerance={self.tolerance:g}"
-        command = f"ri.open({self.name!r}, {options}).report({str(path)!r})"
+        stated = "" if self.stated is None else f", tolerance={self.stated!r}"
+        opened = f"ri.open({self.opened}, examples={self.examples}, seed={self.seed}{stated})"
+        supposed = "bench.load('circuit.json'); " if self.circuit.mechanisms else ""
+        command = f"bench = {opened}; {supposed}bench.report({str(path)!r})"
         how: dict[str, Any] = {"name": self.name, "seed": self.seed, "command": command}
         measured = self.scored or self.score().data
         page = render_report(measured, self.model, self.task, self.batch, self.training, **how)

@@ -1,6 +1,6 @@
 """The tasks: generators of inputs, targets and roles, and the losses of answers.
 
-All are forms of the retrieval problem of https://arxiv.org/abs/2411.12118, section 3. Names are
+Most are forms of the retrieval problem of https://arxiv.org/abs/2411.12118, section 3. Names are
 imported on first use, so that commands start without torch; `__init__.pyi` lists them.
 """
 

@@ -93,6 +93,10 @@ class Task:
         """The loss of each example and asked symbol; one column if only one thing is asked."""
         raise NotImplementedError
 
+    def loss(self, outputs: Outputs, batch: Batch) -> Float[Tensor, ""]:
+        """The mean over examples and everything asked."""
+        return self.example_losses(outputs, batch).mean(dim=0).mean()
+
     def answers(self, outputs: Outputs, batch: Batch) -> Float[Tensor, "batch chain role d_out"]:
         """The outputs at the answer roles, of those at all positions or at these only.
 
@@ -108,19 +112,21 @@ class Task:
     def counterfactual(self, batch: Batch, seed: int = 0) -> Batch:
         """Prompts of the same lengths that ask something else; their targets are not used.
 
-        By default each is another example of the batch with the same positions of its roles.
+        By default each is another example of the batch with the same roles and padding.
         """
         draw = torch.Generator().manual_seed(seed)
-        roles, targets = batch.roles.flatten(1), batch.targets.flatten(1)
+        layout, targets = batch.roles.flatten(1), batch.targets.flatten(1)
+        if batch.attention_mask is not None:
+            layout = torch.cat([layout, batch.attention_mask.to(layout)], dim=1)
         chosen = []
         for example in range(len(batch)):
-            alike = (roles == roles[example]).all(1) & (targets != targets[example]).any(1)
+            alike = (layout == layout[example]).all(1) & (targets != targets[example]).any(1)
             places = alike.nonzero()[:, 0]
             if not len(places):
                 raise InputError(
                     "counterfactual: expected another example with its roles at the same positions "
-                    f"and other targets, found none for example {example} of {len(batch)}; use "
-                    "more examples, or give the task its own counterfactual"
+                    f"and the same padding, and other targets, found none for example {example} of "
+                    f"{len(batch)}; use more examples, or give the task its own counterfactual"
                 )
             chosen.append(int(places[torch.randint(len(places), (1,), generator=draw)]))
         return replace(batch, inputs=batch.inputs[chosen])

@@ -120,10 +120,6 @@ class TrainingTask(Task):
         """The mean loss of each thing asked, in the order of `asked` (section 7.2)."""
         return self.example_losses(outputs, batch).mean(dim=0)
 
-    def loss(self, outputs: Outputs, batch: Batch) -> Float[Tensor, ""]:
-        """The mean over examples and everything asked."""
-        return self.partial_losses(outputs, batch).mean()
-
     def to_dict(self) -> dict[str, Any]:
         return dict(to_data(self))
 

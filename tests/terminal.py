@@ -1,13 +1,11 @@
 """Commands on a terminal of 80 columns (a pty) and through a pipe, in this process.
 
-Loading the libraries again for each command would take seconds. `on_terminal` starts a process.
+Loading the libraries again for each command would take seconds.
 """
 
 import contextlib
-import os
 import re
 import struct
-import subprocess
 import sys
 import threading
 from io import StringIO
@@ -56,14 +54,6 @@ def lines_of(text):
     """What stood on the screen, line by line; a bar writes many states of one line."""
     plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text)
     return [part.rstrip() for line in plain.split("\n") for part in line.split("\r")]
-
-
-def on_terminal(command, columns=COLUMNS):
-    """Run a process on a terminal: its exit status, and what it wrote."""
-    environment = {name: value for name, value in os.environ.items() if name != "COLUMNS"}
-    with terminal(columns) as (file, text):
-        done = subprocess.run(command, stdin=file, stdout=file, stderr=file, env=environment)
-    return done.returncode, text[0]
 
 
 def run(monkeypatch, *arguments, columns=None, prog="retrieval-interp"):

@@ -46,6 +46,19 @@ def test_packages_import_in_one_direction(package):
             assert {home(name) for name in names} & ALLOWED.keys() <= ALLOWED[package], path
 
 
+@pytest.mark.parametrize("folder", [*sorted(ALLOWED), "benchmarks", "docs"])
+def test_what_is_imported_is_declared(folder):
+    text = (ROOT / "pyproject.toml").read_text()
+    declared = {name.replace("-", "_") for name in re.findall(r'"([\w-]+)(?:\[\w+\])?[><]', text)}
+    here = {path.stem for path in (ROOT / folder).rglob("*.py")} | ALLOWED.keys()
+    for path in (ROOT / folder).rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            names = [name.name for name in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module] if isinstance(node, ast.ImportFrom) else []
+            tops = {name.partition(".")[0] for name in names}
+            assert tops <= declared | here | sys.stdlib_module_names | {"tests", "examples"}, path
+
+
 def imports_of(path, known):
     """The project's modules that a module imports, at its top or inside functions."""
     found = set()

@@ -15,6 +15,7 @@ import retrieval_interp as ri
 from retrieval_interp.config import ModelConfig
 from retrieval_interp.explorer.server import ExplorerServer
 from retrieval_interp.model import build_model
+from retrieval_interp.views.page import asset
 from tests.browser import jupyter_lab, needs_chromium, open_notebook, page_in_chromium, run_cell
 
 pytestmark = [pytest.mark.browser, needs_chromium]
@@ -195,6 +196,13 @@ def test_a_circuit_is_clicked_together_without_jupyter(tmp_path):
             page.get_by_role("link", name="JSON").click()
         assert ri.Circuit.from_json(download.value.path().read_text(), 7) == expected.circuit
         page.screenshot(path=tmp_path / "explore.png")
+        # As it is next to another output of the package, whose style sheet comes later.
+        boxes = (
+            "[...document.querySelectorAll('.ri-explorer *')].map(it => it.getBoundingClientRect())"
+        )
+        alone = page.evaluate(boxes)
+        page.add_style_tag(content=asset("style.css"))
+        assert page.evaluate(boxes) == alone
 
 
 @pytest.mark.slow
@@ -242,4 +250,11 @@ def test_a_circuit_is_clicked_together_in_jupyterlab(tmp_path):
         page.locator(".jp-OutputArea .views canvas").first.wait_for(timeout=LONG)
         drawn = page.locator(".jp-CodeCell").nth(2).locator(".jp-OutputArea svg").first
         drawn.wait_for(timeout=LONG)
+        # Beside these outputs the map of the example is as small as alone, and all of it is seen.
+        cell = explorer.locator(".look td").first.bounding_box()
+        assert cell["width"] == pytest.approx(12.8, abs=1 / 64)  # Chromium's unit
+        figure = "document.querySelector('.look figure')"
+        assert page.evaluate(f"{figure}.scrollWidth <= {figure}.clientWidth")
+        explorer.scroll_into_view_if_needed()
+        page.screenshot(path=tmp_path / "beside.png")
         assert left == [] and page.errors == []

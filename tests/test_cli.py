@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 
@@ -14,7 +15,7 @@ from retrieval_interp.commands.list import main as list_
 from retrieval_interp.config import PRESETS
 from retrieval_interp.storage.checkpoint import load_checkpoint, shipped_checkpoints
 from retrieval_interp.tasks import RetrievalTask
-from tests.terminal import on_terminal, run
+from tests.terminal import run
 
 TASK = RetrievalTask()
 
@@ -57,16 +58,6 @@ def test_modules_that_are_commands(module, start):
     assert done.stdout.startswith(start) and (done.returncode, done.stderr) == (0, "")
 
 
-@pytest.mark.slow
-def test_a_usage_error_is_one_plain_line_on_a_terminal_too():
-    """The option parser writes in colours where standard output is a terminal."""
-    command = [sys.executable, "-m", "retrieval_interp", "scan", "--seed", "x"]
-    piped = subprocess.run(command, capture_output=True, text=True)
-    status, shown = on_terminal(command)
-    assert status == piped.returncode == 2 and piped.stdout == ""
-    assert shown == piped.stderr and shown.count("\n") == 1 and shown[:-1].isprintable()
-
-
 # list
 
 
@@ -94,6 +85,15 @@ def test_presets_and_tasks_are_listed_as_they_are(capsys):
     names = [row[0] for row in rows(capsys, "tasks")[2:] if row[0]]
     assert set(names) <= set(dir(tasks)) and {"RetrievalTask", "TemplateTask"} < set(names)
     assert all(issubclass(getattr(tasks, name), tasks.Task) for name in names)
+
+
+def test_presets_of_any_task_are_listed(monkeypatch, capsys):
+    model = SimpleNamespace(layers=2, heads=1)
+    for task, said in (({"words": 5, "name": "own"}, "own, words 5"), ({"name": "own"}, "own")):
+        own = SimpleNamespace(to_dict=lambda task=task: task)
+        recipe = SimpleNamespace(task=own, model=model, steps=7, batch=8)
+        monkeypatch.setattr("retrieval_interp.config.PRESETS", {"own": recipe})
+        assert rows(capsys, "presets")[2:] == [["own", said, "2 x 1", "7 x 8"]]
 
 
 def test_changes_of_circuits_are_one_line_each():

@@ -19,6 +19,15 @@ from tests.tiny_run import save_run
 QUICK = ["--examples", "64", "--tolerance", "0.06"]
 TINY = ["--model.layers", "2", "--model.d-model", "8", "--batch", "4", "--no-compile"]
 
+EARLY = [  # before a model is loaded
+    ("why", "--pairs half.json", "pairs: expected JSON"),
+    ("why", "--pairs empty.json", "pairs: prompts: expected a list"),
+    ("why", "--pairs alike.json", "pairs of different prompts .* found none in 1"),
+    ("why", "--task indirect-objects --keep 2", "--keep: expected a share above 0 and below"),
+    ("scan", "--model smollm2", "expected text .* add --text FILE"),
+]
+PAIR = {"clean": "a b", "corrupt": "a b", "answers": ["c"], "wrong_answers": ["d"]}
+
 # What is refused: the command, its options, and what the one line on stderr says.
 BAD = [
     ("ablate", "--ckpt smal", "'smal': expected a file, .* one of: .*small"),
@@ -65,10 +74,10 @@ BAD = [
     ("why", "--prompt a --task indirect-objects", "expected one of --prompt, --pairs"),
     ("why", "--model equations --prompt xy --answer 1 --wrong 2", "tokenizer knows, found 'xy'"),
     ("why", "--model small --controls -1", "--controls: expected at least 0"),
-    ("why", "--model small --keep 2", "keep: expected a share above 0"),
     ("reproduce", "--only C99", "expected some of C1, C2, .*, found 'C99'"),
     ("llm", "plot", "found none"),
     ("list", "models", "models"),
+    *EARLY,
     ("ablate", "--circuit none.json", "none.json: expected a circuit"),
     ("ablate", "--circuit half.json", "half.json: circuit: expected JSON"),
 ]
@@ -88,6 +97,7 @@ def folder(tmp_path_factory):
     for name, text in {
         "empty": '{"heads": []}',
         "half": "{",
+        "alike": json.dumps({"prompts": [PAIR]}),
         "far": circuit_of("s0", "s2", layer=9),
         "later": circuit_of("s5", "s0"),
         "other": circuit_of("s0", "s2", task={"name": "retrieval", "steps": 5}),
@@ -100,8 +110,10 @@ def folder(tmp_path_factory):
 
 @pytest.mark.parametrize(("command", "options", "message"), BAD, ids=lambda text: text)
 def test_bad_input_is_one_line_and_status_2_and_nothing_is_written(
-    command, options, message, folder, run_command_in_process
+    command, options, message, folder, run_command_in_process, monkeypatch
 ):
+    if (command, options, message) in EARLY:
+        monkeypatch.delattr("retrieval_interp.commands.command.load_model")
     before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
     done = run_command_in_process(command, *options.split(), cwd=folder)
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1), done.stderr

@@ -145,7 +145,9 @@ def test_of_several_heads_any_one_suffices_only_if_that_is_clear():
     task = Star()
     every = tuple(HeadPath(Head(0, head), RolePath(0, 2)) for head in range(3))
     alike = three_heads(12.0, 12.0, 12.0)
-    assert needed_paths(alike, task, 0.05, examples=64) == [every]
+    needed = needed_paths(alike, task, 0.05, examples=64)
+    assert needed == [every]
+    assert repr(needed) == "[L0.H0 END<-star, L0.H1 END<-star, L0.H2 END<-star]"
     unlike = three_heads(12.0, 4.0, 4.0)
     batch = task.sample(64, split="discovery")
     scorer = Scorer(unlike, task, batch)

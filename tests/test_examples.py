@@ -6,6 +6,7 @@ Notebooks are committed without outputs; docs/guide/notebook.md has the command.
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -85,6 +86,25 @@ def test_the_pages_with_code_are_known():
     pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
     shown = {str(page.relative_to(ROOT)) for page in pages if "```python" in page.read_text()}
     assert shown == PRINTED.keys()
+    for page in pages:  # what is not installed is said to be in a checkout
+        text, *blocks = page.read_text().split("```python")
+        for block in blocks:
+            assert "from examples" not in block.split("```")[0] or "checkout" in text[-300:], page
+            text = block
+
+
+def test_a_broken_link_fails_make_docs(tmp_path):
+    pytest.importorskip("mkdocstrings", reason="needs the extra [docs]")
+    (line,) = re.findall(r"\$\(RUN\) (-m mkdocs build.*)", (ROOT / "Makefile").read_text())
+    for name in ("tasks", "circuits", "retrieval_interp"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    shutil.copytree(ROOT / "docs", tmp_path / "docs")
+    shutil.copy(ROOT / "mkdocs.yml", tmp_path)
+    run(*line.split(), cwd=tmp_path)
+    page = tmp_path / "docs/glossary.md"
+    page.write_text(page.read_text() + "\n[x](api/tasks.md#ri.Nobody)\n")
+    with pytest.raises(AssertionError, match="anchor.*ri.Nobody"):
+        run(*line.split(), cwd=tmp_path)
 
 
 @pytest.mark.parametrize("page", PRINTED)

@@ -11,6 +11,8 @@ import torch
 import retrieval_interp as ri
 from retrieval_interp.explorer.state import Exploring
 from retrieval_interp.tasks import InputError
+from tests.built_by_hand import built
+from tests.test_elsewhere import Follows
 
 
 def explored(bench):
@@ -109,6 +111,30 @@ def test_choices_and_heads_say_what_is_kept(page, bench):
     assert {row["kind"] for row in page.page["maps"]} == {"keeps nothing", "keeps 1"}
     ask(page, "score")
     assert ri.verdict(bench.scored, bench.task) in html.unescape(page.html)
+
+
+class Following(Follows):
+    vocabulary = tuple("abcd")
+
+
+def test_a_counterfactual_that_takes_nothing_away_is_said_and_shown():
+    """A head that looks at the place before attends alike on every prompt."""
+    places = torch.zeros(9, 9)
+    places[4 + torch.arange(1, 5), 4 + torch.arange(4)] = 30.0
+    task, model = Following(), built(5, [(places, torch.eye(4) * 9)], d_vocab=4)
+    bench = ri.open(model, task, examples=16, progress=lambda items, what: items)
+    with torch.no_grad():
+        loss = float(task.loss(model(bench.batch.inputs), bench.batch))
+    assert bench.intact_loss == pytest.approx(loss, abs=1e-6)
+    page = explored(bench)
+    ask(page, "show", example=3)
+    assert "Counterfactual" not in page.html
+    ask(page, "keep")
+    words = [" ".join(task.position_labels(bench.counterfactual, at)) for at in (0, 3)]
+    for text in (page.page["said"], " ".join(repr(bench).split())):
+        assert f"with nothing kept it is {loss:.4f}, intact {loss:.4f}" in text
+        assert "takes nothing away" in text and "recovered" not in text and words[0] in text
+    assert f"Counterfactual: {words[1]}" in page.html
 
 
 def weights(map):

@@ -3,6 +3,7 @@
 import json
 import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -38,6 +39,22 @@ def test_tables_and_json_have_the_same_numbers(small, score):
         assert row["ablated_loss"] == scored.ablated_loss
         assert row["dest"] == f"s{scored.path.path.dest}"
     assert data["combined_loss"] == score.combined_loss and f"{score.combined_loss:.4f}" in text
+
+
+def test_every_key_of_the_json_is_documented(small):
+    circuit = parse_circuit(LINES, small.task)
+    pair = tuple(parse_head_path(f"L{layer}.H0 s0<-s2", 7) for layer in (2, 3))
+    given = replace(circuit, redundant=(pair,), enabling=(parse_head_path(SERVING[0], 7),))
+    batch = small.task.sample(8, split="test")
+    scored = score_circuit(small.model, small.task, given, batch, controls=0)
+    data = score_to_dict(scored, "small", small.task, 0)
+    lists = ("heads", "paths", "enabling", "redundant")
+    rows = [data, *(row for name in lists for row in data[name])]
+    rows += [later for row in data["enabling"] for later in row["enables"]]
+    page = (Path(__file__).parent.parent / "docs/commands.md").read_text()
+    about = page.split("### The JSON of ablate")[1].split("### Circuit files")[0]
+    assert all(data[name] for name in lists) and data["enabling"][0]["enables"]
+    assert {key for row in rows for key in row if f"`{key}`" not in about} == set()
 
 
 def test_no_row_is_silent(small, score):

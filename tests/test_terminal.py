@@ -6,7 +6,6 @@ import pytest
 
 from retrieval_interp import __main__ as cli
 from retrieval_interp.storage.files import shipped_checkpoints
-from retrieval_interp.views.tables import text_table, wrapped
 from tests import tiny_run
 from tests.terminal import COLUMNS, lines_of, run
 
@@ -76,23 +75,3 @@ def test_every_command_fits_a_terminal_and_a_pipe(name, shown):
 def test_every_help_fits_a_terminal(name, monkeypatch):
     status, out, _ = run(monkeypatch, name, "--help", columns=COLUMNS)
     assert status == 0 and [line for line in lines_of(out) if len(line) > COLUMNS] == []
-
-
-def test_prose_is_broken_at_spaces_alone():
-    text = "a-very-long-name/of/a/file.json was read\n\nL0.H0 s0<-s2 follows"
-    assert wrapped(text, 12) == [
-        "a-very-long-name/of/a/file.json", "was read", "", "L0.H0 s0<-s2", "follows",
-    ]  # fmt: skip
-    assert wrapped(text, None) == text.splitlines()
-    assert wrapped("one two three", 8, 2) == ["one two", "  three"]
-
-
-@pytest.mark.parametrize("width", [40, 60, 80])
-def test_tables_keep_to_a_width_and_break_no_word(width):
-    header = ["path", "meaning", "loss, cut live", "what it does"]
-    row = ["L0.H0 s2<-s1", "B <- A of A->B", "0.0797", "enables L2.H0 s0<-s2 and L4.H0 s0<-s4"]
-    lines = text_table(header, [row], right=(2,), width=width)
-    assert max(map(len, lines)) <= width
-    words = {word for line in lines for word in line.split() if word.strip("-")}
-    assert words == {word for text in (*header, *row) for word in text.split()}
-    assert text_table(header, [row]) == text_table(header, [row], width=500)

@@ -516,6 +516,15 @@ def test_a_third_name_is_put_in_place():
     assert bool((alike.inputs != batch.inputs).any(1).all())
     with pytest.raises(InputError, match="expected another example with its roles at the same"):
         resampled.counterfactual(batch[:1])
+    real = torch.tensor([[0, 1, 1], [1, 1, 1], [0, 1, 1], [1, 1, 1]])
+    padded = ri.Batch(
+        torch.arange(12).view(4, 3), torch.arange(4)[:, None], torch.full((4, 1, 1), 2), real
+    )
+    for seed in range(4):  # the one with the same padding
+        other = ri.Task().counterfactual(padded, seed)
+        assert torch.equal(other.inputs, padded.inputs[[2, 3, 0, 1]])
+    with pytest.raises(InputError, match="the same padding"):
+        ri.Task().counterfactual(padded[:2])
     with pytest.raises(InputError, match="counterfactual: expected one of END"):
         giving({"X": ["Ann"]})
     with pytest.raises(InputError, match="at least three words of one token for S2"):

@@ -1,5 +1,9 @@
 """The workbench: what is supposed is measured exactly, and what cannot be is refused."""
 
+import re
+from html import unescape
+from urllib.parse import unquote
+
 import pytest
 import torch
 
@@ -34,6 +38,28 @@ def test_what_is_supposed_is_measured_exactly(bench):
         assert f"{bench.loss:.4f}" in repr(view) and f"{bench.loss:.4f}" in view.html
     assert str(bench.circuit[1, 0]) == "shared s0<-s2 s0<-s4"
     assert bench.intact_loss == pytest.approx(intact, abs=1e-5)
+
+
+def test_asking_for_a_loss_changes_nothing(bench):
+    scorer, before = bench.scorer, bench.loss_with("L0.H0 uniform")
+    asked = bench.loss_with("L1.H0 counterfactual")
+    assert bench.scorer is scorer and bench.batch.counterfactual is None
+    assert bench.suppose("L1.H0 counterfactual").data == pytest.approx(asked, abs=1e-6)
+    assert bench.batch.counterfactual is not None
+    bench.undo()  # and runs are as fast as before
+    assert bench.batch.counterfactual is None
+    assert bench.loss_with("L0.H0 uniform") == pytest.approx(before, abs=1e-6)
+
+
+def test_examples_and_seed_are_the_benchs():
+    bench = ri.open("small", examples=16, seed=3, progress=lambda items, what: items)
+    bench.suppose("L4.H0 s0<-s4")
+    asked = bench.model, bench.task
+    found = bench.alternatives(time=0.01).data
+    expected = ri.alternatives(*asked, bench.circuit, examples=16, seed=3, time=0.01)
+    assert found.circuits[bench.circuit] == expected.circuits[bench.circuit]
+    how = {"examples": 8, "upto": "heads", "controls": 0}
+    assert bench.why(**how).data.intact == ri.why(*asked, seed=3, **how).intact
 
 
 def test_changes_are_taken_back_one_by_one_and_circuits_kept(bench, tmp_path):
@@ -152,12 +178,23 @@ def test_the_report_shows_what_was_measured_and_measures_no_more(bench, tmp_path
     assert f": {float(drawn.data[0, 1, 4, 3]):.3f}" in page
 
 
-def test_the_papers_numbers_stand_beside_those_of_its_own_task_only(small, tmp_path):
+def test_the_papers_numbers_stand_beside_those_of_its_own_task_only(small, tmp_path, monkeypatch):
     small.suppose(ri.Circuit({}, 7))
     small.suppose("L4.H0 s0<-s4")
     view = small.score()
     assert "paper: 0.17 to 0.89" in " ".join(repr(view).split())
-    page = small.report(tmp_path / "report.html").read_text()
+    path = small.report(tmp_path / "report.html")
+    page = path.read_text()
+    # What it names as its command makes it again, with the circuit that it holds.
+    (command,) = re.findall(r">(bench = ri\.open.*?)<", page)
+    assert "tolerance" not in command
+    circuit = unquote(re.search(r"data:application/json,([^\"]*)", page)[1])
+    (tmp_path / "circuit.json").write_text(circuit)
+    monkeypatch.chdir(tmp_path)
+    path.unlink()
+    names = {"ri": ri}
+    exec(unescape(command), names)
+    assert path.exists() and names["bench"].scored.combined_loss == view.data.combined_loss
     assert "paper: below 0.05" in page and "paper" not in ri.verdict(view.data, ri.EquationsTask())
     assert "Mechanism and Emergence of Stacked Attention Heads" in page
 

@@ -20,6 +20,20 @@ Paths = tuple[HeadPath, ...]
 _WEAKEST = 0.05  # paths with less mean attention are not cut in the intact model
 
 
+class NamedPaths(Paths):
+    """Paths that are printed with a task's names of roles."""
+
+    def __new__(cls, paths: Paths, names: Sequence[str]) -> "NamedPaths":
+        made = super().__new__(cls, paths)
+        made.names = names
+        return made
+
+    names: Sequence[str]
+
+    def __repr__(self) -> str:
+        return ", ".join(path.text(self.names) for path in self)
+
+
 def needed_paths(
     model: Any,
     task: Task,
@@ -27,7 +41,7 @@ def needed_paths(
     examples: int = 512,
     seed: int = 0,
     progress: Progress = no_progress,
-) -> list[Paths]:
+) -> list[NamedPaths]:
     """Find the paths that a model needs, by themselves or as one of several heads.
 
     With loss(S) the loss of the intact model with the paths S cut live, each set S that is
@@ -40,8 +54,8 @@ def needed_paths(
     Paths with less than 0.05 of mean attention are never cut.
 
     Returns:
-        The sets, each sorted; none for a model that has not learned the task or that is not two
-        standard errors below the tolerance by itself. Arguments are those of `discover`.
+        The sets, each a sorted tuple; none for a model that has not learned the task or that is
+        not two standard errors below the tolerance by itself. Arguments are those of `discover`.
     """
     check_sampling(examples, seed, tolerance)
     device = next(model.parameters()).device
@@ -50,7 +64,7 @@ def needed_paths(
     if judge.learned:
         for _ in progress(cut_paths(judge, heads_of(model), found), "cutting paths"):
             pass
-    return found
+    return [NamedPaths(paths, task.role_names) for paths in found]
 
 
 def cut_paths(judge: Judge, heads: Sequence[Head], found: list[Paths]) -> Doing[bool]:

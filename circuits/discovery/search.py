@@ -109,7 +109,8 @@ def discover(
     Args:
         model: a hooked model that reads the task's batches; left unchanged.
         task: draws the examples, from its `discovery` split, and gives the loss.
-        tolerance, examples: in place of those of `options`.
+        tolerance: in place of that of `options`.
+        examples: in place of that of `options`.
         options: how to search.
         progress: wraps the search, as `(search, text)`, and passes its `SearchState`s on. If it
             ends before the search does, the best circuit so far is taken, as after Ctrl-C.

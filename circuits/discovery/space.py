@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from copy import copy
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from jaxtyping import Float
@@ -67,6 +67,14 @@ def rule_candidates(model: Any, batch: Batch, heads: list[Head]) -> dict[Head, l
     return found
 
 
+@dataclass(frozen=True, eq=False)
+class Part:
+    """A head with a mechanism. A space has one object of each, so looking one up is fast."""
+
+    head: Head
+    mechanism: Mechanism
+
+
 class Space:
     """The circuits of a model, and which of them are simple.
 
@@ -100,7 +108,8 @@ class Space:
         self.whole = list(dict.fromkeys(replace(empty, mechanisms=each) for each in alike))
         self.candidates: dict[Head, list[Mechanism]] = {}
         self.attended: dict[Head, list[RolePath]] = {}
-        self._options: dict[tuple[Head, Mechanism], list[Mechanism]] = {}
+        self._parts: dict[tuple[Head, Mechanism], Part] = {}
+        self._options: dict[Part, list[Part]] = {}
         for head in heads:
             measured = rules[head] if shared else []
             found = [IDENTITY, UNIFORM, *(each[head] for each in alike), *measured, ORIGINAL]
@@ -140,22 +149,27 @@ class Space:
         """The circuit with these mechanisms of `heads`."""
         return replace(self.empty, mechanisms=dict(zip(self.heads, mechanisms)))
 
-    def options(self, head: Head, mechanism: Mechanism) -> list[Mechanism]:
+    def part(self, head: Head, mechanism: Mechanism) -> Part:
+        """A head with a mechanism, as an object that is the same every time."""
+        return self._parts.setdefault((head, mechanism), Part(head, mechanism))
+
+    def options(self, part: Part) -> list[Part]:
         """What one change can make of a head: another candidate, or a path more or less.
 
         Where no sources may share, a path that is added takes the place of the role's other one.
         """
-        if (head, mechanism) not in self._options:
-            found = [*self.candidates[head]]
+        if part not in self._options:
+            head, mechanism = part.head, part.mechanism
+            options = list(self.candidates[head])
             kept = mechanism.paths if mechanism.follows_paths else ()
-            found += [along(other for other in kept if other != path) for path in kept]
+            options += [along(other for other in kept if other != path) for path in kept]
             if not (mechanism.keeps_own or mechanism.is_measured):
                 for new in self.attended[head]:
                     others = [path for path in kept if self.shared or path.dest != new.dest]
-                    found += [along([*others, new])] if new not in kept else []
-            made = [each for each in dict.fromkeys(found) if each != mechanism]
-            self._options[head, mechanism] = made
-        return self._options[head, mechanism]
+                    options += [along([*others, new])] if new not in kept else []
+            distinct = [option for option in dict.fromkeys(options) if option != mechanism]
+            self._options[part] = [self.part(head, option) for option in distinct]
+        return self._options[part]
 
     def _cost(self, mechanism: Mechanism) -> int:
         return mechanism.cost(self.empty.n_roles)

@@ -129,7 +129,7 @@ class Steps:
             return near.key < limit and space.size(near.key) <= largest
 
         def changed(near: Near) -> int:  # few changes are predicted best
-            return sum(map(ne, near.made, nearby.start.each()[0].made))
+            return sum(map(ne, near.parts, nearby.start.parts[0].tolist()))
 
         others = (_AROUND_BEST if (holds := self.judge.holds(circuit)) else _PROMISING) // 2
         chain = nearby.chain(bar, holds)

@@ -47,7 +47,8 @@ def draw_circuit(
         task: names the roles, the loss and heads of a common kind.
         enables: which later heads are known to need each path.
         batch: examples that tell what heads do; by default a few of the task's.
-        intact, uninformed: the loss of the intact model, and of a model that knows nothing.
+        intact: the loss of the intact model.
+        uninformed: the loss of a model that knows nothing.
         when: what was done to a path, in words: "removed from the circuit", "cut in the model".
         colors: CSS colour of an arrow; by default one per head of a layer.
         notes: short text next to an arrow; by default its loss.

@@ -1,4 +1,4 @@
-"""Running a plain transformer under many circuits, computing only what can change the answer.
+"""Running a model that reads vectors under many circuits: only what can change the answer.
 
 The residual stream of one run, the base, is kept by role, [batch chain d_model], after every layer.
 In another circuit a role is *affected* from the layer on in which its attention row differs from

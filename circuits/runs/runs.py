@@ -1,7 +1,7 @@
 """Running a model under many circuits, of each only what differs from a run that is kept.
 
 `HookRuns` runs any hooked model from the first layer that differs; `RoleRuns` is much faster, and
-exact, on plain ones. Both have the same two methods: `base(circuit)` runs a circuit from which
+exact, on vectors. Both have the same two methods: `base(circuit)` runs a circuit from which
 others differ little, and `outputs(circuit, base)` computes what differs. `Runs` does it in parts.
 """
 

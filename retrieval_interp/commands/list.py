@@ -12,6 +12,8 @@ from retrieval_interp.commands.command import parse_options
 from retrieval_interp.storage.files import shipped_checkpoints
 from retrieval_interp.views.tables import terminal_width, text_table
 
+_SIZES = ("steps", "hops", "length", "graph", "pairs")  # of the tasks here, what says most
+
 
 @dataclass(frozen=True)
 class ListOptions:
@@ -64,5 +66,6 @@ def _tables() -> dict[str, list[list[str]]]:
 
 def _named(task: dict[str, Any], model: dict[str, Any]) -> tuple[str, str]:
     """A task with its parameter that says most, and the sizes of a model."""
-    size = next(name for name in ("steps", "hops", "length", "graph", "pairs") if name in task)
-    return f"{task['name']}, {size} {task[size]}", f"{model['layers']} x {model['heads']}"
+    names = [name for name in (*_SIZES, *task) if name in task and name != "name"]
+    size = f", {names[0]} {task[names[0]]}" if names else ""
+    return f"{task['name']}{size}", f"{model['layers']} x {model['heads']}"

@@ -40,15 +40,17 @@ def main(argv: Sequence[str], prog: str = "retrieval-interp scan") -> None:
     options = command.parse_options(ScanOptions, argv, prog)
     options.check(Path(options.model), options.text)
     text = None if options.text is None else read_text(options.text, "text")
+    no_text = ri.InputError(
+        f"{options.model}: expected text for a model without a task, found none; add --text FILE"
+    )
+    if options.model == "smollm2" and text is None:
+        raise no_text
     with command.saying("loading PyTorch and the model"):
         from retrieval_interp.views.scan_view import scan_text, scan_to_dict
 
         model, task = command.load_model(options.model, options.device)
     if task is None and text is None:
-        raise ri.InputError(
-            f"{options.model}: expected text for a model without a task, found none; add --text "
-            "FILE"
-        )
+        raise no_text
     if text is not None and getattr(model, "tokenizer", None) is None:
         raise ri.InputError(
             f"--text: expected a model that reads words, found {options.model}, which has no "

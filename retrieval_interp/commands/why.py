@@ -52,10 +52,12 @@ def main(argv: Sequence[str], prog: str = "retrieval-interp why") -> None:
     options = command.parse_options(WhyOptions, argv, prog)
     options.check(Path(options.model), options.pairs)
     _check(options)
-    pairs = None if options.pairs is None else read_text(options.pairs, "pairs")
+    text = None if options.pairs is None else read_text(options.pairs, "pairs")
     with command.saying("loading PyTorch and the model"):
+        from retrieval_interp.tasks.words.given_texts import read_pairs
         from retrieval_interp.views.why_view import why_text, why_to_dict
 
+        pairs = None if text is None else read_pairs(read_json(text, "pairs"))
         model, task = command.load_model(options.model, options.device)
     prompt = _asked(options, model, task, pairs), options.answer, options.wrong
     names = ("counterfactual", "keep", "upto", "examples", "seed", "time", "controls")
@@ -80,16 +82,18 @@ def _check(options: WhyOptions) -> None:
         raise ri.InputError("--prompt: expected --answer and --wrong with it, found none")
     if options.prompt is not None and options.answer.strip() == options.wrong.strip():
         raise ri.InputError(f"--wrong: expected another answer than --answer, {options.answer!r}")
+    if not 0 < options.keep < 1:
+        raise ri.InputError(f"--keep: expected a share above 0 and below 1, found {options.keep}")
     if options.controls < 0:
         raise ri.InputError(f"--controls: expected at least 0, found {options.controls}")
 
 
-def _asked(options: WhyOptions, model: Any, task: Any, pairs: str | None) -> Any:
+def _asked(options: WhyOptions, model: Any, task: Any, pairs: Any) -> Any:
     """A prompt, or a task."""
     if options.prompt is not None:
         return options.prompt
     if pairs is not None:
-        return ri.PairsTask.from_dict(read_json(pairs, "pairs"), model.tokenizer)
+        return ri.PairsTask(pairs, model.tokenizer)
     if options.task is not None:
         return ri.IndirectObjectTask(model.tokenizer)
     if task is None:

@@ -73,6 +73,7 @@ def page_state(bench: Workbench, selected: Selection) -> dict[str, Any]:
         "row": path and path_row(bench, path),
         "choices": choices(bench, selected.head),
         "look": example_map(bench, selected, framed),
+        "counterfactual": bench.counterfactual_of(selected.example),
     }
 
 

@@ -130,6 +130,16 @@ class Pair:
     wrong_answers: tuple[str, ...]
 
 
+def read_pairs(data: Any) -> tuple[Pair, ...]:
+    """Read the format of auto-circuit, as far as no tokenizer is needed."""
+    prompts = data.get("prompts") if isinstance(data, dict) else None
+    pairs: tuple[Pair, ...] = from_data(tuple[Pair, ...], prompts, "pairs: prompts")
+    if not any(p.answers and p.wrong_answers and p.clean != p.corrupt for p in pairs):
+        what = "pairs of different prompts with answers and wrong answers"
+        raise InputError(f"pairs: expected {what}, found none in {len(pairs)}")
+    return pairs
+
+
 class PairsTask(text_task.AnswerTask):
     """Which of two answers follows, for given prompts with a counterfactual each.
 
@@ -161,8 +171,7 @@ class PairsTask(text_task.AnswerTask):
     @classmethod
     def from_dict(cls, data: Any, tokenizer: Any) -> "PairsTask":
         """Read the format of auto-circuit."""
-        prompts = data.get("prompts") if isinstance(data, dict) else None
-        return cls(from_data(tuple[Pair, ...], prompts, "pairs: prompts"), tokenizer)
+        return cls(read_pairs(data), tokenizer)
 
     def _usable(self) -> list[tuple[text_task.Tokens, list[int]]]:
         """The tokens of all pairs that can be used, of which there is at least one."""
