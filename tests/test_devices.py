@@ -29,7 +29,8 @@ import devices
 
 pytestmark = pytest.mark.usefixtures("without_type_checks")
 REAL = torch.cuda.is_available()
-PRETENDED = {"is_available": True, "device_count": 1, "get_device_name": "", "synchronize": None}
+PRETENDED = {"is_available": True, "device_count": 1, "get_device_name": "pretended"}
+PRETENDED |= {"synchronize": None, "is_current_stream_capturing": False}
 
 
 @pytest.fixture
