@@ -26,24 +26,17 @@ from training_step import stepper
 import retrieval_interp as ri
 from retrieval_interp.storage.checkpoint import read_circuit
 from retrieval_interp.tasks.words.template_task import NAMES, TEMPLATES
-from retrieval_interp.views.scan_view import scan_to_dict
-from retrieval_interp.views.score_text import score_to_dict
-from retrieval_interp.views.why_view import why_to_dict
 from tests.tiny_tokenizers import byte_pairs
 
 TEXTS = [t.format(IO=a, S1=b, S2=b) + f" {a}" for t in TEMPLATES for a, b in pairwise(NAMES[:30])]
-SIZES = {
-    "vocab_size": 49152, "hidden_size": 576, "intermediate_size": 1536, "num_hidden_layers": 30,
-    "num_attention_heads": 9, "num_key_value_heads": 3,
-}  # fmt: skip
-TINY = {
-    "vocab_size": 2000, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2,
-    "num_attention_heads": 4, "num_key_value_heads": 2,
+SIZES = {  # of the language model, and of a tiny one
+    "vocab_size": (49152, 2000), "hidden_size": (576, 32), "intermediate_size": (1536, 64),
+    "num_hidden_layers": (30, 2), "num_attention_heads": (9, 4), "num_key_value_heads": (3, 2),
 }  # fmt: skip
 
 
 class On(NamedTuple):
-    """A model on a device, its task, a circuit, and the examples to measure it on."""
+    """A model on a device, its task, a circuit, and examples to measure it on."""
 
     name: str
     model: Any
@@ -51,18 +44,18 @@ class On(NamedTuple):
     circuit: ri.Circuit
     batch: ri.Batch
     device: str
-    seconds: float  # of a search ...
-    heads: list[str] | None  # ... among these
+    seconds: float  # of a search
+    quick: bool
 
 
 @cache
-def llama(small: bool) -> str:
+def llama(quick: bool) -> str:
     """The folder of a language model of random weights with a tokenizer of its own."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
     folder = mkdtemp()
     torch.manual_seed(0)
-    model = LlamaForCausalLM(LlamaConfig(**(TINY if small else SIZES)))
+    model = LlamaForCausalLM(LlamaConfig(**{key: of[quick] for key, of in SIZES.items()}))
     for weight in model.parameters():
         if weight.ndim > 1:
             torch.nn.init.normal_(weight, std=1.5 * weight.shape[-1] ** -0.5)
@@ -73,7 +66,7 @@ def llama(small: bool) -> str:
 
 @lru_cache(2)
 def opened(name: str, device: str, examples: int, seconds: float, quick: bool) -> On:
-    """A shipped checkpoint with its circuit, or `llama` with some lines."""
+    """A shipped checkpoint with its circuit, or the language model with some lines."""
     if name == "llama":
         from transformer_lens.model_bridge import TransformerBridge
 
@@ -87,11 +80,7 @@ def opened(name: str, device: str, examples: int, seconds: float, quick: bool) -
         file = ROOT / f"retrieval_interp/results/{name}.circuit.json"
         circuit = read_circuit(file, task, config.layers, config.heads, name)
     batch = task.sample(examples, 0, device, split="test")
-    heads = ["L1.H0"] if quick else None
-    return On(name, model, task, circuit, batch, device, seconds, heads)
-
-
-# What is measured: a function that takes the model, or one that prepares it and gives another.
+    return On(name, model, task, circuit, batch, device, seconds, quick)
 
 
 def tasks(on: On) -> Any:
@@ -118,68 +107,35 @@ def check_hook(on: On) -> Any:
     return ri.check_hook(on.model, ("blocks.1.attn.hook_z", first_row), "L1.H0")
 
 
-def score(on: On) -> Any:
-    scored = ri.score_circuit(on.model, on.task, on.circuit, on.batch, controls=5)
-    return score_to_dict(scored, on.name, on.task, 0)
-
-
-def ablations(on: On) -> Any:
-    return ri.ablations(on.model, on.task, on.batch)
-
-
 def workbench(on: On) -> Any:
     bench = ri.open(on.model, on.task, examples=len(on.batch), progress=lambda items, what: items)
     losses = bench.suppose(on.circuit).data, bench.loss_with("L0.H0 identity"), bench.undo().data
-    scored = bench.suppose("L0.H0 uniform") and bench.score(2).data
-    kept = bench.suppose(ri.Circuit.empty(on.task)) and bench.keep("L1.H0").data
-    return (
-        losses,
-        kept,
-        bench.roles(with_circuit=True).data,
-        score_to_dict(scored, on.name, on.task, 0),
-    )
+    kept = bench.keep("L1.H0").data, bench.undo().data
+    return losses, kept, bench.suppose("L0.H0 uniform").data, bench.score(2).data
 
 
 def scan(on: On) -> Any:
-    what: Any = " ".join(TEXTS[:20]) if on.name == "llama" else on.task
-    examples = min(64, len(on.batch))
-    return scan_to_dict(ri.scan(on.model, what, examples=examples, time=on.seconds))
+    what = " ".join(TEXTS[:20]) if on.name == "llama" else on.task
+    return ri.scan(on.model, what, examples=min(64, len(on.batch)), time=on.seconds)
 
 
 def why(on: On) -> Any:
+    asked = [on.task]
     if on.name == "llama":
-        prompt, answers = TEXTS[0].rpartition(" ")[0], (f" {NAMES[0]}", f" {NAMES[1]}")
-        how: Any = {"upto": "rows" if on.heads else "paths", "time": on.seconds, "controls": 3}
-        return why_to_dict(ri.why(on.model, prompt, *answers, **how))
-    return why_to_dict(ri.why(on.model, on.task, examples=min(32, len(on.batch)), controls=3))
-
-
-def needed_paths(on: On) -> Any:
-    return ri.needed_paths(on.model, on.task, examples=len(on.batch))
+        asked = [TEXTS[0].rpartition(" ")[0], NAMES[0], NAMES[1]]
+    how = {"examples": min(32, len(on.batch)), "upto": "rows" if on.quick else "paths"}
+    return ri.why(on.model, *asked, controls=3, time=on.seconds, **how)
 
 
 def discover(on: On) -> Any:
-    how: Any = {"examples": len(on.batch), "time": on.seconds, "heads": on.heads}
-    found = ri.discover(on.model, on.task, **how)
-    return found, on.task.example_losses(on.model(on.batch.inputs), on.batch)
+    heads = ["L1.H0"] if on.quick else None
+    how = {"examples": len(on.batch), "time": on.seconds, "heads": heads}
+    return ri.discover(on.model, on.task, **how)
 
 
 def alternatives(on: On) -> Any:
-    return ri.alternatives(
-        on.model, on.task, on.circuit, examples=len(on.batch), time=on.seconds
-    ).circuits
-
-
-@cache
-def run() -> str:
-    """The folder of a run of a few steps, on the CPU."""
-    recipe = replace(ri.PRESETS["small"], steps=4, log_every=2, checkpoint_every=2)
-    ri.train_model(recipe, folder := mkdtemp(), "cpu", compile=False)
-    return folder
-
-
-def emergence(on: On) -> Any:
-    return ri.follow_run(run(), on.circuit, device=on.device).snapshots
+    how = {"examples": len(on.batch), "time": on.seconds}
+    return ri.alternatives(on.model, on.task, on.circuit, **how)
 
 
 def recipe_of(on: On) -> ri.Recipe:
@@ -195,24 +151,27 @@ def train(on: On) -> Any:
         if step == 2:
             raise KeyboardInterrupt
 
-    recipe, folder = (
-        replace(ri.PRESETS[on.name], steps=4, log_every=2, checkpoint_every=2),
-        mkdtemp(),
-    )
+    recipe = replace(recipe_of(on), steps=4, log_every=2, checkpoint_every=2)
+    how = mkdtemp(), on.device, False
     with suppress(KeyboardInterrupt):
-        ri.train_model(recipe, folder, on.device, False, stop)
-    return [
-        row["partial_losses"] for row in ri.train_model(recipe, folder, on.device, False).metrics
-    ]
+        ri.train_model(recipe, *how, stop)
+    return [row["partial_losses"] for row in ri.train_model(recipe, *how).metrics]
 
 
-def steps(on: On, compile: bool = False) -> Callable[[], Any]:
+@cache
+def run() -> str:
+    """The folder of a run of a few steps, on the CPU."""
+    recipe = replace(ri.PRESETS["small"], steps=4, log_every=2, checkpoint_every=2)
+    ri.train_model(recipe, folder := mkdtemp(), "cpu", compile=False)
+    return folder
+
+
+def steps(on: On, compile: bool = False) -> Any:
     """Twenty training steps."""
     recipe = recipe_of(on)
     batch = recipe.task.sample(recipe.batch, 0, on.device)
     model = ri.build_model(recipe.model, recipe.task, 0, on.device)
     step = stepper(recipe, model, batch, None if compile else model)
-    step()
 
     def twenty() -> Any:
         for _ in range(20):
@@ -222,97 +181,96 @@ def steps(on: On, compile: bool = False) -> Callable[[], Any]:
     return twenty
 
 
-def compiled_steps(on: On) -> Callable[[], Any]:
-    return steps(on, compile=True)
-
-
 ALL = ["small", "k-hop-7", "transformer-a", "llama", "transformer-d"]
-CALLS: dict[str, list[str]] = {
-    **dict.fromkeys(["tasks", "ablated", "attribute", "check_hook", "score"], ALL),
-    **dict.fromkeys(["workbench", "scan", "why"], ALL),
-    "discover": [name for name in ALL if name != "llama"],
-    "ablations": ALL[:3],
-    "needed_paths": ALL[:2],
-    **dict.fromkeys(["alternatives", "emergence", "train"], ALL[:1]),
-    **dict.fromkeys(["steps", "compiled_steps"], ALL[:3:2]),
+CALLS: dict[str, tuple[list[str], Callable[[On], Any]]] = {
+    "tasks": (ALL, tasks),
+    "ablated": (ALL, ablated),
+    "attribute": (ALL, attribute),
+    "check_hook": (ALL, check_hook),
+    "score": (ALL, lambda on: ri.score_circuit(on.model, on.task, on.circuit, on.batch)),
+    "workbench": (ALL, workbench),
+    "scan": (ALL, scan),
+    "why": (ALL, why),
+    "discover": ([*ALL[:3], ALL[4]], discover),
+    "ablations": (ALL[:3], lambda on: ri.ablations(on.model, on.task, on.batch)),
+    "needed_paths": (ALL[:2], lambda on: ri.needed_paths(on.model, on.task, None, len(on.batch))),
+    "alternatives": (ALL[:1], alternatives),
+    "emergence": (ALL[:1], lambda on: ri.follow_run(run(), on.circuit, device=on.device)),
+    "train": (ALL[:1], train),
+    "steps": (ALL[:3:2], steps),
+    "compiled_steps": (ALL[:3:2], partial(steps, compile=True)),
 }
 
 
-def leaves(value: Any) -> Iterator[float | str]:
-    """All numbers and words of a result; those that texts round are left out."""
-    if isinstance(value, torch.Tensor):
-        yield from value.detach().double().cpu().flatten().tolist()
-    elif is_dataclass(value) and not isinstance(value, type):
-        yield from leaves([getattr(value, field.name) for field in fields(value)])
-    elif isinstance(value, Mapping):
-        yield from leaves([*value.items()])
+def leaves(value: Any) -> Iterator[torch.Tensor | str]:
+    """All numbers of a result, and its words, in which numbers with a point are left out."""
+    if isinstance(value, (torch.Tensor, int, float)):
+        yield torch.as_tensor(value).detach().double().cpu().flatten()
+    elif isinstance(value, str):
+        yield re.sub(r"[0-9]+\.[0-9]+(e-?[0-9]+)?|[0-9]+%", "#", value)
     elif isinstance(value, (list, tuple)):
         for part in value:
             yield from leaves(part)
-    elif isinstance(value, (int, float)):
-        yield float(value)
+    elif isinstance(value, Mapping):
+        yield from leaves([*value.items()])
+    elif is_dataclass(value):
+        yield from leaves([getattr(value, field.name) for field in fields(value)])
     else:
-        yield re.sub(r"[0-9]+\.[0-9]+(e-?[0-9]+)?|[0-9]+%", "#", str(value))
+        yield type(value).__name__
 
 
 def difference(one: Any, other: Any) -> tuple[float, str]:
-    """The largest of two results' numbers, relative above 1; and the first words that differ."""
+    """The largest of two results' numbers, relative above 1; and the first that is no number."""
     largest, words = 0.0, ""
-    for a, b in zip_longest(leaves(one), leaves(other)):
-        if isinstance(a, float) and isinstance(b, float):
-            both_none = a == b or (a != a and b != b)
-            largest = max(largest, 0.0 if both_none else abs(a - b) / max(1.0, abs(a)))
-        elif a != b and not words:
+    for a, b in zip_longest(leaves(one), leaves(other), fillvalue="nothing"):
+        if isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor) and a.shape == b.shape:
+            apart = ((a - b).abs() / a.abs().clamp(min=1)).where(a != b, 0.0)
+            apart = apart.where(~(a.isnan() & b.isnan()), 0.0)
+            largest = max([largest, *apart.nan_to_num(torch.inf, torch.inf).tolist()])
+        elif not words and (isinstance(a, torch.Tensor) or a != b):
             words = f"{a!s:.60} / {b!s:.60}"
     return largest, words
 
 
-def finished(function: Callable[[], Any], on_gpu: bool) -> Any:
-    result = function()
-    if on_gpu:
-        torch.cuda.synchronize()
-    return result
-
-
 def measured(call: str, name: str, device: str, options: argparse.Namespace) -> dict[str, Any]:
     """Result, seconds and MB of a call, or its error."""
-    on_gpu = device != "cpu"
+
+    def done(function: Callable[[], Any]) -> tuple[float, Any]:
+        seconds, result = timed(lambda: (function(), device == "cpu" or torch.cuda.synchronize()))
+        return seconds, result[0]
+
     try:
         on = opened(name, device, options.examples, options.seconds, options.quick)
-        function = partial(globals()[call], on)
-        if "steps" in call:
-            function = function()
-        if on_gpu:
+        function = partial(CALLS[call][1], on)
+        if device != "cpu":
             torch.cuda.reset_peak_memory_stats()
-        seconds, result = timed(partial(finished, function, on_gpu))
-        if seconds < 2:  # again, warm
-            seconds, result = timed(partial(finished, function, on_gpu))
-        peak = torch.cuda.max_memory_allocated() // 2**20 if on_gpu else None
-        return {"result": result, "seconds": seconds, "MB": peak}
+        seconds, result = done(function)
+        function = result if callable(result) else function
+        if seconds < 2 or function is result:  # again, warm
+            seconds, result = done(function)
+        peak = None if device == "cpu" else torch.cuda.max_memory_allocated() // 2**20
+        return {"result": result, "seconds": seconds, "MB": peak, "error": ""}
     except Exception as error:
         return {"error": f"{device}: {type(error).__name__}: {error!s:.300}"}
 
 
-QUICK = {"examples": 4, "models": ["small", "llama"], "seconds": 2.0}
-
-
 @benchmark(
-    devices=["cpu", "cuda"], models=ALL, only=list(CALLS), skip_cpu=[], examples=128, seconds=60.0,
-    quick=QUICK,
+    devices=["cpu", "cuda"], models=ALL, only=[*CALLS], skip_cpu=[""], examples=128, seconds=60.0,
+    quick={"examples": 4, "models": ["small", "llama"], "seconds": 2.0},
 )  # fmt: skip
 def main(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     for name in options.models:
-        for call in [call for call in options.only if name in CALLS[call]]:
-            devices = [d for d in options.devices if d != "cpu" or name not in options.skip_cpu]
-            found = {device: measured(call, name, device, options) for device in devices}
+        for call in [call for call in options.only if name in CALLS[call][0]]:
+            skipped = ["cpu"] if name in options.skip_cpu else []
+            devices = [device for device in options.devices if device not in skipped]
+            found = [measured(call, name, device, options) for device in devices]
             row: dict[str, Any] = {"model": name, "call": call}
-            for device in options.devices:
-                row[f"{device}, s"] = found.get(device, {}).get("seconds")
-            results = [of["result"] for of in found.values() if "result" in of]
-            apart = difference(*results) if len(results) > 1 else (None, "")
-            peak = next((of["MB"] for of in found.values() if of.get("MB")), None)
-            errors = [of["error"] for of in found.values() if "error" in of]
-            row |= {"difference": apart[0], "MB": peak, "other": "; ".join([*errors, apart[1]])}
+            row |= {f"{device}, s": None for device in options.devices}
+            row |= {f"{device}, s": of.get("seconds") for device, of in zip(devices, found)}
+            whole = [of["result"] for of in found if not of["error"]]
+            apart, words = difference(*whole) if len(whole) == 2 else (None, "")
+            row |= {"difference": apart, "MB": found[-1].get("MB")}
+            row["other"] = "; ".join(filter(None, [*(of["error"] for of in found), words]))
             print(row, file=sys.stderr, flush=True)
             yield row
 

@@ -67,7 +67,9 @@ class Elsewhere(TorchFunctionMode):
         elif name in _INDEXED:
             there = is_there(args[0])
         elif name in _MOVES:
-            there = _destination(name, args, kwargs)
+            target = [x for x in args[1:] if isinstance(x, (Tensor, str, torch.device))]
+            target = [*target, torch.device(name) if name in ("cpu", "cuda") else args[0]]
+            there = is_there(target[0]) if isinstance(target[0], Tensor) else _means_gpu(target[0])
             args = [args[0], *("cpu" if _means_gpu(word) else word for word in args[1:])]
             func = Tensor.cpu if name == "cuda" else func
         if kwargs.get("device") is not None:
@@ -94,16 +96,6 @@ _ATTRIBUTES: dict[str, Callable[[Any, bool], Any]] = {
     "is_cuda": lambda _, there: there,
     "is_cpu": lambda is_cpu, there: is_cpu and not there,
 }
-
-
-def _destination(name: str, args: Any, kwargs: Any) -> bool:
-    """Whether `tensor.to(...)` and its like lead to the GPU."""
-    for value in [*args[1:], *kwargs.values()]:
-        if isinstance(value, Tensor):
-            return is_there(value)
-        if isinstance(value, (str, torch.device)):
-            return _means_gpu(value)
-    return name == "cuda" or (name != "cpu" and is_there(args[0]))
 
 
 def _check_together(name: str, args: Any, given: list[Tensor], changes: bool) -> None:
