@@ -35,7 +35,7 @@ from retrieval_interp.storage.files import as_path, writable, write_whole
 from retrieval_interp.tasks import Batch, InputError, Task
 from retrieval_interp.tasks.structured import check_sampling, from_data
 from retrieval_interp.tasks.training_task import counted
-from retrieval_interp.training import choose_device
+from retrieval_interp.training import check_device, choose_device
 from retrieval_interp.views.ablations_view import ablations_view
 from retrieval_interp.views.attention import attention_view, checked, position_labels, role_maps
 from retrieval_interp.views.page import View, register_displays, render
@@ -64,7 +64,7 @@ def open(
         examples: how many examples of the `test` split to measure on; `seed` says which.
         tolerance: the loss that a working circuit stays below; by default the task's, or else the
             loss at which 95% of what the model has learned is kept.
-        device: `auto`, `cpu` or `cuda`, for checkpoints; a model stays where it is.
+        device: `auto`, `cpu` or `cuda`, where to load a checkpoint; a model stays where it is.
         progress: wraps an iterable to show a bar, as `(items, text)`.
     """
     name, training = "", {}
@@ -79,6 +79,7 @@ def open(
             "expected the name of a checkpoint, or ri.open(model, task) with a hooked model and a "
             f"task, found {type(what).__name__} and the task {task!r:.60}"
         )
+    check_device(what, device)
     opened = repr(name) if name else "model, task"
     if not name:
         given = getattr(what.cfg, "model_name", None)

@@ -19,8 +19,7 @@ from retrieval_interp.circuits.runs.means import read_patterns
 from retrieval_interp.circuits.scan import describe_heads
 from retrieval_interp.circuits.scores.scorer import Scorer
 from retrieval_interp.tasks import InputError
-from tests.oracles import LOOKUP_SIZES, hooked_model
-from tests.tiny_tokenizers import byte_pairs
+from tests.oracles import LOOKUP_SIZES, byte_pairs, hooked_model
 
 LENGTH, NEAR = 12, 4  # tokens, and the window of local layers
 OLD = {"vocab_size": 40, "n_layer": 2, "n_head": 4}

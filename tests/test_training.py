@@ -1,11 +1,13 @@
 import json
 import subprocess
 import sys
+from contextlib import nullcontext
 from dataclasses import replace
 
 import pytest
 import torch
 
+from retrieval_interp import training
 from retrieval_interp.commands.command import load_model
 from retrieval_interp.config import Recipe
 from retrieval_interp.model import ModelConfig, build_model
@@ -95,6 +97,26 @@ def test_training_equals_a_loop_written_by_hand():
         if not name.endswith("b_K"):
             expected = kept.get(name, torch.zeros(()))
             torch.testing.assert_close(p.detach(), expected.expand_as(p), atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("error", [None, Stop, KeyboardInterrupt])
+def test_only_training_steps_on_cuda_round_factors(monkeypatch, error):
+    """Products of validation, and all that follows a run, are of float32."""
+    seen, tf32 = [], training.tf32
+    monkeypatch.setattr(training, "tf32", lambda device: tf32(torch.device("cuda")))
+
+    class Noting(RetrievalTask):
+        def example_losses(self, outputs, batch):
+            seen.append((torch.is_grad_enabled(), torch.get_float32_matmul_precision()))
+            if error is not None and len(seen) == 3:
+                raise error
+            return super().example_losses(outputs, batch)
+
+    recipe = replace(TINY, task=Noting(chains=2, steps=1, dim=2), steps=3)
+    with nullcontext() if error is None else pytest.raises(error):
+        train_model(recipe, compile=False)
+    assert seen[:3] == [(True, "high"), (False, "highest"), (True, "high")]
+    assert torch.get_float32_matmul_precision() == "highest"
 
 
 def test_an_epoch_sees_every_example_once_in_an_order_of_its_own():

@@ -178,12 +178,14 @@ def load_model(name: str, device: str) -> tuple[Any, Any]:
     A shipped checkpoint, a checkpoint file, a run folder, `smollm2`, the folder of a Hugging Face
     model, or one's own, `FILE.py:NAME`.
     """
-    if ".py:" in name:
-        return named_in(name), None
     import retrieval_interp as ri
-    from retrieval_interp.training import choose_device
+    from retrieval_interp.training import check_device, choose_device
 
     place, folder = choose_device(device), Path(name)
+    if ".py:" in name:
+        if hasattr(model := named_in(name), "parameters"):
+            check_device(model, device)
+        return model, None
     if not folder.exists() and name not in (names := [*shipped_checkpoints(), "smollm2"]):
         more = "a checkpoint file, a run folder, the folder of a Hugging Face model or FILE.py:NAME"
         raise InputError(f"model {name!r}: expected {', '.join(names)}, {more}, found none of them")
