@@ -17,10 +17,10 @@ from retrieval_interp.explorer import state
 from retrieval_interp.tasks.words.given_texts import NextTokenTask
 from tests import oracles
 from tests.elsewhere import Elsewhere
-from tests.oracles import Lookup, byte_pairs
+from tests.oracles import Lookup
 from tests.test_explorer import ask, explored
 from tests.test_joins import MECHANISMS, Lengths, of_kind
-from tests.test_text_task import FORMULATIONS
+from tests.test_text_task import FORMULATIONS, byte_pairs
 from tests.test_why import SENTENCE, giving, pairs
 
 sys.path.append(str(Path(__file__).parent.parent / "benchmarks"))
