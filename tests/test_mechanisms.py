@@ -85,6 +85,9 @@ def test_a_mean_goes_on_by_offset_where_sequences_are_longer():
     longer[5:, 0] = (1.0 + 0.5 + 0.5) / 3  # the rows 2, 3 and 4
     longer[5, 3] = longer[6, 4] = 1 / 3
     torch.testing.assert_close(Mean(weights).of_length(7), longer, atol=1e-4, rtol=0)
+    where = Where(torch.zeros(1, 1, 1, dtype=torch.long), 7, Mask(window=3))
+    pattern = Mean(weights).pattern(where)  # of a head that sees no further
+    torch.testing.assert_close(pattern[0], longer.triu(-2), atol=1e-4, rtol=0)
 
 
 def test_rules_that_compare_tokens_need_tokens_and_means_their_length():

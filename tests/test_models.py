@@ -204,7 +204,7 @@ def test_a_window_and_padding_on_either_side(start, tmp_path):
 
 
 def test_scans_scores_controls_and_searches_stay_in_the_window():
-    model = hooked_model(n_heads=4, **LOCAL).eval()
+    model = hooked_model(n_heads=4, seed=2, **LOCAL).eval()
     model.blocks[0].attn.W_Q.data[0] = model.blocks[0].attn.b_Q.data[0] = 0  # uniform in its window
     task, far = Asked(model), RolePath(0, 2)
     batch = task.sample(32)

@@ -161,7 +161,7 @@ def check_model_fits(model: Any, batch: Batch, task: Task) -> None:
     if batch.attention_mask is not None and not is_causal(model, batch):
         raise InputError(
             "batch: expected a causal model for a batch with an attention_mask, found one that "
-            "sees later positions, in which TransformerLens does not mask padding; run each length "
+            "sees later positions, whose padding is not always masked; run each length "
             "on its own"
         )
     if isinstance(task, TrainingTask) and (cfg.d_vocab, cfg.d_vocab_out) != (task.d_in, task.d_out):
