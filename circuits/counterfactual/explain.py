@@ -119,7 +119,7 @@ def _needed(
     units = sorted((Unit(head, *path) for head in heads), key=search.estimates.of, reverse=True)
     if not units or deciding.needs(units, keep) is not True:
         return
-    for needed in minimal_sets(units, lambda lost: deciding.needs(lost, keep) is True):
+    for needed in minimal_sets(units, lambda lost: deciding.needs(lost, keep) is True, most=16):
         fewer = [[other for other in needed if other != unit] for unit in needed if needed[1:]]
         if all(
             recovery.needs(needed, keep) is True

@@ -16,7 +16,6 @@ from retrieval_interp.tasks.structured import check_sampling
 
 Item = TypeVar("Item", bound=Hashable)
 Paths = tuple[HeadPath, ...]
-_MOST = 200  # steps of the search for sets
 _WEAKEST = 0.05  # paths with less mean attention are not cut in the intact model
 
 
@@ -97,19 +96,19 @@ def cut_paths(judge: Judge, heads: Sequence[Head], found: list[Paths]) -> Doing[
 
 
 def minimal_sets(
-    items: Sequence[Item], breaks: Callable[[Sequence[Item]], bool]
+    items: Sequence[Item], breaks: Callable[[Sequence[Item]], bool], most: int = 64
 ) -> list[tuple[Item, ...]]:
     """All sets that break something, but no longer if any one item is left out.
 
-    One is found, then others without each of its items, and so on (Reiter's hitting-set tree), up
-    to 200 times: of very many sets some are left out.
+    One is found, then others without each of its items, and so on (Reiter's hitting-set tree), in
+    at most so many steps: of very many sets some are left out.
 
     >>> minimal_sets("abcde", lambda lost: "b" in lost or len({"a", "d", "e"} & set(lost)) > 1)
     [('b',), ('a', 'd'), ('a', 'e'), ('d', 'e')]
     """
     found: list[tuple[Item, ...]] = []
     waiting, seen = [frozenset[Item]()], set[frozenset[Item]]()  # items that are left alone
-    while waiting and len(seen) < _MOST:
+    while waiting and len(seen) < most:
         left = waiting.pop(0)
         if left in seen:
             continue
