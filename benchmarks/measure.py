@@ -6,7 +6,7 @@ import shlex
 import statistics
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +25,10 @@ Rows = list[dict[str, Any]]
 
 def benchmark(
     quick: Mapping[str, Any], shown: Callable[[Rows], Rows] = list, **asked: Any
-) -> Callable[[Callable[[argparse.Namespace], Rows]], Callable[..., None]]:
+) -> Callable[[Callable[[argparse.Namespace], Iterable[Any]]], Callable[..., None]]:
     """Make the `main` of a script from a function from its options to rows.
+
+    The JSON file is written after every row.
 
     Args:
         quick: what takes the place of options with --quick.
@@ -35,26 +37,32 @@ def benchmark(
             `path` is an argument without a flag.
     """
 
-    def decorate(rows: Callable[[argparse.Namespace], Rows]) -> Callable[..., None]:
+    def decorate(rows: Callable[[argparse.Namespace], Iterable[Any]]) -> Callable[..., None]:
         def main(argv: Sequence[str] | None = None) -> None:
             options = _options(asked, quick, argv)
-            made = rows(options)
+            made: Rows = []
+            for row in rows(options):
+                made.append(row)
+                if options.json is not None:
+                    _write(options, made, argv)
             printed = shown(made)
             numbers = [at for at, value in enumerate(printed[0].values()) if type(value) is not str]
             cells = [[_cell(value) for value in row.values()] for row in printed]
             print("\n".join(text_table(list(printed[0]), cells, right=numbers)))
-            if options.json is not None:
-                script = os.path.relpath(sys.argv[0], ROOT / "benchmarks")
-                words = shlex.join(sys.argv[1:] if argv is None else argv)
-                record = provenance(f"python benchmarks/{script} {words}".strip())
-                on_gpu = options.device.type == "cuda"
-                name = torch.cuda.get_device_name(options.device) if on_gpu else "cpu"
-                machine = f"torch {torch.__version__}, {name}, {options.threads} threads"
-                write_json(options.json, {**record, "machine": machine, "rows": made})
 
         return main
 
     return decorate
+
+
+def _write(options: argparse.Namespace, rows: Rows, argv: Sequence[str] | None) -> None:
+    script = os.path.relpath(sys.argv[0], ROOT / "benchmarks")
+    words = shlex.join(sys.argv[1:] if argv is None else argv)
+    record = provenance(f"python benchmarks/{script} {words}".strip())
+    on_gpu = options.device.type == "cuda"
+    name = torch.cuda.get_device_name(options.device) if on_gpu else "cpu"
+    machine = f"torch {torch.__version__}, {name}, {options.threads} threads"
+    write_json(options.json, {**record, "machine": machine, "rows": rows})
 
 
 def _options(
@@ -79,7 +87,6 @@ def _options(
         vars(options).update(quick)
     torch.set_num_threads(options.threads)
     options.device = choose_device(options.device)
-    torch.set_float32_matmul_precision("high" if options.device.type == "cuda" else "highest")
     return options
 
 

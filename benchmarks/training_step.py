@@ -19,7 +19,7 @@ from measure import Rows, benchmark, median_ratio, timed
 from torch import Tensor, nn
 
 import retrieval_interp as ri
-from retrieval_interp.training import compiled, keep_freed_memory
+from retrieval_interp.training import compiled, keep_freed_memory, tf32
 from tests.oracles import stock_transformer
 
 Forward = Callable[[Tensor], Tensor]
@@ -73,15 +73,16 @@ def stepper(
     kept, device = [p for p in model.parameters() if p.requires_grad], batch.inputs.device
     optimizer = torch.optim.AdamW(kept, lr=1e-3, weight_decay=0.1, fused=True)
     autocast = torch.autocast(device.type, torch.bfloat16, enabled=recipe.precision == "bfloat16")
-    with autocast:
+    with tf32(device), autocast:
         forward = forward or compiled(model, batch.inputs)
 
     def step() -> None:
-        with autocast:
-            outputs = forward(batch.inputs)
-        loss = recipe.task.loss(outputs.float(), batch)
-        optimizer.zero_grad()
-        loss.backward()
+        with tf32(device):
+            with autocast:
+                outputs = forward(batch.inputs)
+            loss = recipe.task.loss(outputs.float(), batch)
+            optimizer.zero_grad()
+            loss.backward()
         optimizer.step()
         if device.type == "cuda":
             torch.cuda.synchronize(device)

@@ -5,6 +5,7 @@ paths elsewhere, asks it. Nothing here runs a model.
 """
 
 from collections.abc import Iterable
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -13,6 +14,18 @@ from torch import Tensor
 from retrieval_interp.circuits.paths import RolePath
 
 Places = Int[Tensor, "batch chain role"]  # the position of every role of every chain; -1 if absent
+
+
+class Mask(NamedTuple):
+    """Which positions a layer may attend to, by how far they are."""
+
+    causal: bool = True  # only itself and earlier ones
+    window: int | None = None  # only those less than so many positions away
+
+    def allows(self, before: Int[Tensor, "..."]) -> Bool[Tensor, "..."]:
+        """Whether sources so many positions before their destinations may be attended to."""
+        allowed = before >= 0 if self.causal else torch.ones_like(before, dtype=torch.bool)
+        return allowed if self.window is None else allowed & (before.abs() < self.window)
 
 
 def path_sources(path: RolePath, roles: Places, size: int) -> Bool[Tensor, "batch chain src"]:

@@ -140,7 +140,7 @@ class PatternGradients:
 
     circuit: Circuit
     batch: Batch
-    where: Where
+    where: list[Where]  # by layer
     losses: Float[Tensor, " batch"]
     own: list[Patterns]  # what the model itself attends to
     used: list[Patterns]  # with the circuit in place
@@ -178,7 +178,7 @@ class PatternGradients:
     @cached_property
     def meeting(self) -> Bool[Tensor, "role role2"]:
         """Which roles have a position in common with another role."""
-        roles, size = self.where.roles.transpose(1, 2), self.where.n_positions
+        roles, size = self.batch.roles.transpose(1, 2), self.batch.inputs.shape[1]
         at = torch.nn.functional.one_hot(roles + 1, size + 1)[..., 1:].amax(2).float()
         return torch.einsum("brp,bsp->rs", at, at).fill_diagonal_(0) > 0
 
@@ -191,8 +191,8 @@ class PatternGradients:
                 f"{mechanism.kind}; score it exactly instead"
             )
         if mechanism.keeps_own:
-            return mechanism.changed(own, self.where.roles)
-        return mechanism.pattern(self.where).to(own)
+            return mechanism.changed(own, self.batch.roles)
+        return mechanism.pattern(self.where[head.layer]).to(own)
 
 
 def pattern_gradients(
@@ -243,7 +243,7 @@ def pattern_gradients(
         raise InputError(
             "attribution: expected finite gradients, found NaN or infinity; score exactly instead"
         )
-    where, layers = Where.of(batch, hooks.is_causal(model)), range(n_layers)
+    where, layers = hooks.where_by_layer(model, batch), range(n_layers)
     intact, in_place = ([x[layer].detach().float() for layer in layers] for x in (own, used))
     curved = [torch.stack(of_layer) for of_layer in zip(*of_outputs)]
     patterns = intact, in_place, of_loss

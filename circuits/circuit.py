@@ -28,9 +28,10 @@ class Circuit:
         mechanisms: the mechanism of each named head; `original` ones are dropped.
         n_roles: number of roles of the circuit's task, 2D+1 in the retrieval task.
         task: the task it belongs to, as `task.to_dict()` gives it.
-        enabling: paths that the circuit can do without, since its attention is fixed, but that the
-            intact model needs to find where to attend (`circuits.scores.enabling`).
-        redundant: sets of paths, the same in several heads, of which the intact model needs one.
+        enabling: paths besides these that the intact model needs. A one-hot or shared head does
+            without them, since its attention is fixed (`circuits.scores.enabling`).
+        redundant: sets of paths, the same in several heads, of which the intact model needs one;
+            they may overlap (`interchangeable`).
         role_names: what the task calls its roles, for text and files; s0, s1, ... if empty.
         unfinished: why the search that found it ended early and what is missing, if it did.
     """
@@ -74,7 +75,7 @@ class Circuit:
                 yield from (HeadPath(head, path) for path in mechanism.paths)
 
     def every_path(self) -> Iterator[HeadPath]:
-        """The one-hot and shared paths, those that enable, and those of which one suffices."""
+        """The one-hot and shared paths, and all others that the intact model needs."""
         return itertools.chain(self.paths(), self.enabling, *self.redundant)
 
     def heads(self) -> list[Head]:
@@ -114,11 +115,11 @@ class Circuit:
             )
 
     def __repr__(self) -> str:
-        """One line per head; `~` marks paths that only enable, then sets of which one suffices."""
+        """One line per head; `~` marks paths that the intact model needs besides, then sets."""
         names = self.role_names
         lines = [f"{head} {mechanism.text(names)}" for head, mechanism in self.mechanisms.items()]
         lines += [f"{path.head} ~{path.path.text(names)}" for path in self.enabling]
-        lines += [one_suffices(paths, names) for paths in self.redundant]
+        lines += interchangeable(self.redundant, names)
         lines += [f"unfinished: {self.unfinished}"] if self.unfinished else []
         return "\n".join(lines) or "empty circuit: every head as it is"
 
@@ -177,10 +178,26 @@ class Circuit:
         return cls.from_dict(read_json(text, "circuit"), roles)
 
 
-def one_suffices(paths: Sequence[HeadPath], names: Sequence[str] = ()) -> str:
-    """`any one of L2.H0, L2.H3 suffices for s0<-s4`."""
-    heads = ", ".join(str(path.head) for path in paths)
-    return f"any one of {heads} suffices for {paths[0].path.text(names)}"
+def interchangeable(
+    sets: Sequence[tuple[HeadPath, ...]], names: Sequence[str] = ()
+) -> dict[str, tuple[HeadPath, ...]]:
+    """What sets say, of each of which one path is needed, and of which paths they say it.
+
+    `any one of L2.H0, L2.H3 suffices for s0<-s4` if no other set has these heads. Where all sets of
+    k among n heads are there, any n - k + 1 of them suffice.
+    """
+    said = {}
+    for paths in sets:
+        near = [other for other in sets if set(other) & set(paths)]
+        every = tuple(sorted(set(itertools.chain(*near))))
+        near = [other for other in sets if set(other) & set(every)]
+        alike = set(near) == set(itertools.combinations(every, len(paths)))
+        joined = every if alike else paths
+        heads, path = ", ".join(str(head) for head, _ in joined), paths[0].path.text(names)
+        enough = len(every) - len(paths) + 1
+        text = f"any {enough} of {heads} suffice" if enough > 1 else f"any one of {heads} suffices"
+        said[f"{text if alike else f'one of {heads} is needed'} for {path}"] = joined
+    return said
 
 
 @dataclass(frozen=True)
@@ -230,7 +247,8 @@ def suppose(circuit: Circuit, line: str) -> Circuit:
     if len(words) < 2 or not (words[1] in written or "<-" in words[1]):
         raise InputError(
             "expected a line such as L1.H0 s0<-s2, L0.H0 one-hot s2<-s1 s4<-s3 or L1.H0 uniform "
-            f"(mechanisms: {', '.join(written)}), found {line!r:.80}"
+            f"(mechanisms: {', '.join(written)}; those that a workbench measures: mean, "
+            f"role-mean), found {line!r:.80}"
         )
     head = Head.parse(words[0])
     if words[1] in written:
@@ -271,7 +289,8 @@ def circuit_diff(old: Circuit, new: Circuit) -> list[str]:
             lines.append(f"{head}: {before} -> {'another ' * (before == after)}{after}")
     for sign, one, other in (("-", old, new), ("+", new, old)):
         paths = [path for path in one.enabling if path not in other.enabling]
-        sets = [paths for paths in one.redundant if paths not in other.redundant]
         lines += [f"enabling: {sign} {path.text(names)}" for path in paths]
-        lines += [f"redundant: {sign} {one_suffices(paths, names)}" for paths in sets]
+        known = interchangeable(other.redundant, names)
+        said = [text for text in interchangeable(one.redundant, names) if text not in known]
+        lines += [f"redundant: {sign} {text}" for text in said]
     return lines

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from retrieval_interp.circuits.flow import listed
+from retrieval_interp.circuits.hooks import measuring
 from retrieval_interp.circuits.paths import Head
 from retrieval_interp.circuits.scores.scorer import heads_of
 from retrieval_interp.tasks import InputError
@@ -80,7 +81,8 @@ def check_hook(model: Any, hook: Any, head: str | Head, inputs: Tensor | None = 
 
 def _run(model: Any, inputs: Tensor) -> Seen:
     """What enters each layer, what its attention writes, and z; the outputs enter the next one."""
-    outputs, cache = model.run_with_cache(inputs, names_filter=lambda name: name.endswith(_SEEN))
+    with measuring(model):
+        outputs, cache = model.run_with_cache(inputs, names_filter=lambda n: n.endswith(_SEEN))
     return {**cache, f"blocks.{model.cfg.n_layers}.{_SEEN[0]}": outputs}
 
 

@@ -1,23 +1,24 @@
 """What a hooked model can do, and running it with a circuit in place of its attention."""
 
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
-from retrieval_interp.circuits.attention import softmax_attention
+from retrieval_interp.circuits.attention import Mask, softmax_attention
 from retrieval_interp.circuits.circuit import Circuit
 from retrieval_interp.circuits.mechanisms import Mechanism, Where
 from retrieval_interp.circuits.runs.onednn import FrozenWeights
 from retrieval_interp.tasks import Batch, InputError
 from retrieval_interp.tasks.task import Attended
 
-_USES_PATTERN: "weakref.WeakKeyDictionary[Any, bool]" = weakref.WeakKeyDictionary()
+_PROBED: "weakref.WeakKeyDictionary[Any, dict[Any, Probed]]" = weakref.WeakKeyDictionary()
 _KEPT = 64_000_000  # weights of patterns that are kept
 HookFunction = Callable[..., Tensor | None]
 
@@ -31,11 +32,6 @@ def in_all_layers(model: Any, name: str, function: HookFunction) -> list[tuple[A
     """A hook on this part of every layer's attention, set at once: a bridge is slow to find one."""
     names = (pattern_hook_name(layer) for layer in range(model.cfg.n_layers))
     return [({each.replace("hook_pattern", name) for each in names}.__contains__, function)]
-
-
-def is_causal(model: Any) -> bool:
-    """Whether positions attend only to themselves and earlier ones."""
-    return bool(getattr(model.cfg, "attention_dir", "causal") == "causal")
 
 
 def is_hooked_transformer(model: Any) -> bool:
@@ -55,34 +51,100 @@ def has_hooks(model: Any) -> bool:
     return any(point.has_hooks() for point in model.hook_dict.values())
 
 
+@contextmanager
+def measuring(model: Any, alone: bool = False) -> Iterator[None]:
+    """Run a model without dropout, or even without the hooks of others; all is put back."""
+    wrapped = getattr(model, "original_model", model)  # some of its modules are not a bridge's
+    training = [each for each in {*model.modules(), *wrapped.modules()} if each.training]
+    points = {point: point._forward_hooks for point in model.hook_dict.values() if alone}
+    try:
+        for module in training:
+            module.training = False
+        for point in points:
+            point._forward_hooks = OrderedDict()
+        yield
+    finally:
+        for module in training:
+            module.training = True
+        for point, hooks in points.items():
+            point._forward_hooks = hooks
+
+
+class Probed(NamedTuple):
+    """What a run shows in which all queries and keys are zero, and patterns are set to zero."""
+
+    masks: list[Mask]  # of the layers; a softmax gives something to all that a layer does not mask
+    pattern_is_used: bool  # what a hook at `hook_pattern` returns; a bridge may only show it
+
+
+@torch.no_grad()
+def probed(model: Any, batch: Batch) -> Probed:
+    """Measure a model, once for sequences of a length; a config has many names for a window."""
+    known = _PROBED.setdefault(model, {})
+    key = batch.inputs.shape[1], versions(model.buffers())  # which may hold a mask
+    if key in known:
+        return known[key]
+    masks, changed = dict[int, Mask](), list[bool]()
+
+    def zero(x: Tensor, hook: Any) -> Tensor:
+        return torch.zeros_like(x)
+
+    def hide(pattern: Float[Tensor, "batch head dest src"], hook: Any) -> Tensor:
+        masks[hook.layer()] = _mask_of((pattern > 0).flatten(0, 1).any(0), hook.layer())
+        return torch.zeros_like(pattern)
+
+    def note(z: Tensor, hook: Any) -> None:
+        changed.append(not bool(z.nan_to_num().any()))
+
+    places = ("hook_q", zero), ("hook_k", zero), ("hook_pattern", hide), ("hook_z", note)
+    hooks = [hook for place in places for hook in in_all_layers(model, *place)]
+    with measuring(model, alone=True):
+        model.run_with_hooks(batch.inputs[:1], fwd_hooks=hooks, return_type=None)
+    causal = getattr(model.cfg, "attention_dir", "causal") == "causal"
+    if is_hooked_transformer(model) and causal and not all(m.causal for m in masks.values()):
+        raise InputError(
+            "model: expected a causal model, as its config says, found attention to later "
+            "positions; was its buffer IGNORE changed?"
+        )
+    layers = [masks.get(layer, Mask(causal)) for layer in range(model.cfg.n_layers)]
+    known[key] = Probed(layers, bool(changed) and all(changed))
+    return known[key]
+
+
+def _mask_of(allowed: Bool[Tensor, "dest src"], layer: int) -> Mask:
+    window = int(allowed.nonzero().diff(dim=1).abs().max()) + 1
+    mask = Mask(not bool(allowed.triu(1).any()), window if window < len(allowed) else None)
+    position = torch.arange(len(allowed), device=allowed.device)
+    if not torch.equal(mask.allows(position[:, None] - position), allowed):
+        raise InputError(
+            "model: expected layers that may attend to all positions, to earlier or to near ones, "
+            f"found another mask in layer {layer}"
+        )
+    return mask
+
+
+def versions(tensors: Iterable[Tensor]) -> tuple[tuple[int, int], ...]:
+    """What changes when a tensor is written to, or another takes its place."""
+    return tuple((id(x), 0 if x.is_inference() else x._version) for x in tensors)
+
+
+def is_causal(model: Any, batch: Batch) -> bool:
+    """Whether positions attend only to themselves and earlier ones."""
+    return all(mask.causal for mask in probed(model, batch).masks)
+
+
+def where_by_layer(model: Any, batch: Batch) -> list[Where]:
+    """The positions of a batch with the mask of each layer; layers with the same mask share it."""
+    masks = probed(model, batch).masks
+    where = {mask: Where.of(batch, mask) for mask in masks}
+    return [where[mask] for mask in masks]
+
+
 class Hooked:
     """A hooked model, a `HookedTransformer` or a `TransformerBridge`."""
 
     def __init__(self, model: Any):
         self.model = model
-
-    @torch.no_grad()
-    def pattern_is_used(self, batch: Batch) -> bool:
-        """Whether the model uses the pattern that a hook at `hook_pattern` returns.
-
-        A `TransformerBridge` may only show it. Then zeroing a layer's attention leaves its heads'
-        results as they are. Tried once for each model.
-        """
-        if self.model not in _USES_PATTERN and not is_hooked_transformer(self.model):
-            results: list[Tensor] = []
-            hooks = [
-                (pattern_hook_name(0), lambda pattern, hook: torch.zeros_like(pattern)),
-                ("blocks.0.attn.hook_z", lambda z, hook: results.append(z)),
-            ]
-            with self.model.hooks(fwd_hooks=hooks):
-                self.run(batch[:1])
-            if not results:
-                raise InputError(
-                    "ablation: expected blocks.0.attn.hook_z to fire, but it did not; the model "
-                    "does not pass its attention through TransformerLens's hooks"
-                )
-            _USES_PATTERN[self.model] = not bool(results[0].any())
-        return _USES_PATTERN.get(self.model, True)
 
     def run(
         self, batch: Batch, layer: int = 0, before: Any = None
@@ -92,7 +154,7 @@ class Hooked:
         try:
             for block in skipped:
                 vars(block)["forward"] = lambda *_, **__: before  # found before the class's method
-            with FrozenWeights():
+            with measuring(self.model), FrozenWeights():
                 outputs: Tensor = self.model(batch.inputs, **call_options(batch))
         finally:
             for block in skipped:
@@ -103,16 +165,18 @@ class Hooked:
 class Patterns:
     """The patterns of mechanisms on a batch, kept, as many circuits have most in common."""
 
-    def __init__(self, batch: Batch, causal: bool):
-        self.where = Where.of(batch, causal)
-        self._kept: dict[Mechanism, Tensor] = {}
+    def __init__(self, batch: Batch, model: Any):
+        self.where = where_by_layer(model, batch)
+        self._kept: dict[tuple[Mechanism, Mask], Tensor] = {}
 
-    def __call__(self, mechanism: Mechanism) -> Float[Tensor, "#batch dest src"]:
-        if mechanism not in self._kept:
+    def __call__(self, mechanism: Mechanism, layer: int) -> Float[Tensor, "#batch dest src"]:
+        where = self.where[layer]
+        key = mechanism, where.mask
+        if key not in self._kept:
             if sum(pattern.numel() for pattern in self._kept.values()) > _KEPT:
                 self._kept.clear()
-            self._kept[mechanism] = mechanism.pattern(self.where)
-        return self._kept[mechanism]
+            self._kept[key] = mechanism.pattern(where)
+        return self._kept[key]
 
 
 @contextmanager
@@ -146,13 +210,13 @@ def ablated(
         0.034
     """
     circuit.check_fits(model.cfg.n_layers, model.cfg.n_heads)
-    pattern_of = known or Patterns(batch, is_causal(model))
+    pattern_of = known or Patterns(batch, model)
     layers: dict[int, dict[int, Mechanism]] = {}
     for head, mechanism in circuit.mechanisms.items():
         if head.layer >= first_layer:
             layers.setdefault(head.layer, {})[head.head] = mechanism
-            pattern_of.where.check(mechanism.paths, names=circuit.role_names)
-    uses_pattern = not layers or Hooked(model).pattern_is_used(batch)
+            pattern_of.where[head.layer].check(mechanism.paths, f"{head}: ", circuit.role_names)
+    uses_pattern = not layers or probed(model, batch).pattern_is_used
     points = model.hook_dict  # slow on a bridge, so all hooks are set at once
     names: dict[Any, str] = {}
     functions: dict[Any, list[HookFunction]] = {}
@@ -205,7 +269,7 @@ def _layer_hooks(
     def own_pattern(head: int) -> Float[Tensor, "batch dest src"]:
         if uses_pattern:
             return seen["pattern"][:, head]
-        allowed = pattern_of.where.allowed
+        allowed = pattern_of.where[layer].allowed
         if real is not None:
             allowed = allowed | ~real[:, :, None]  # rows of padding, which nothing attends to
         group = seen["q"].shape[2] // seen["k"].shape[2]  # query heads may share a key-value head
@@ -219,7 +283,7 @@ def _layer_hooks(
         for head, mechanism in at_pattern.items():
             own = pattern[:, head]
             keeps = mechanism.keeps_own
-            new = mechanism.changed(own, batch.roles) if keeps else pattern_of(mechanism)
+            new = mechanism.changed(own, batch.roles) if keeps else pattern_of(mechanism, layer)
             pattern[:, head] = new.to(pattern)
         return pattern
 
@@ -235,7 +299,7 @@ def _layer_hooks(
                 z[:, :, head] = mechanism.output(here, there, batch.roles)
             else:
                 keeps = mechanism.keeps_own
-                new = mechanism.changed(own, batch.roles) if keeps else pattern_of(mechanism)
+                new = mechanism.changed(own, batch.roles) if keeps else pattern_of(mechanism, layer)
                 used[head] = new.to(z).expand(len(z), -1, -1)
                 z[:, :, head] = used[head] @ v
         return z

@@ -7,6 +7,7 @@ here; text, files, costs and pictures find it by its `kind`.
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, ClassVar
 
 import torch
@@ -26,6 +27,7 @@ Own = Float[Tensor, "batch dest src"]  # a head's own attention
 Output = Float[Tensor, "batch dest d_head"]  # what a head writes, z = P V
 MECHANISMS: dict[str, type["Mechanism"]] = {}
 """Every class of mechanism, by its `kind`."""
+EVERYTHING_BEFORE = attention.Mask()
 _DIGITS = 5  # of a mean pattern's weights that are kept
 
 
@@ -35,7 +37,7 @@ class Where:
 
     roles: attention.Places
     n_positions: int  # sequence length
-    causal: bool = True  # whether positions attend only to themselves and earlier ones
+    mask: attention.Mask = EVERYTHING_BEFORE  # of the layer
     tokens: Int[Tensor, "batch pos"] | None = None  # None where inputs are vectors
     real: Bool[Tensor, "batch pos"] | None = None  # False at padding, to which no rule attends
     _checked: set[RolePath] = field(default_factory=set, compare=False, repr=False)
@@ -48,26 +50,46 @@ class Where:
                 continue
             if not (0 <= path.dest <= last and 0 <= path.src <= last):
                 raise InputError(f"{where}expected roles from s0 to s{last}, found the path {path}")
-            dest, src = self.roles[:, :, path.dest], self.roles[:, :, path.src]
-            if self.causal and bool(((src > dest) & (dest >= 0)).any()):
+            before = self._before(path)
+            hidden = before[~self.mask.allows(before)]
+            if len(hidden):
+                expected = f"less than {self.mask.window} positions away (the layer's window)"
+                found = f"is {int(hidden.abs().max())} away"
+                if self.mask.causal and int(hidden.min()) < 0:
+                    expected = "before its destination (the model is causal)"
+                    found = "comes later in the sequence"
                 raise InputError(
-                    f"{where}expected a source before its destination (the model is causal), found "
-                    f"{path.text(names)}: {role_name(path.src, names)} comes later in the sequence"
+                    f"{where}expected a source {expected}, found {path.text(names)}: "
+                    f"{role_name(path.src, names)} {found}"
                 )
             self._checked.add(path)
+
+    def _before(self, path: RolePath) -> Int[Tensor, " number"]:
+        """How far before its destinations a path's sources are, where both are present."""
+        dest, src = self.roles[:, :, path.dest], self.roles[:, :, path.src]
+        return (dest - src)[(dest >= 0) & (src >= 0)]
+
+    @cached_property
+    def paths(self) -> list[RolePath]:
+        """The role paths that have a source, and that the mask allows in every example."""
+        roles, found = range(self.roles.shape[-1]), []
+        for path in itertools.starmap(RolePath, itertools.product(roles, roles)):
+            before = self._before(path)
+            if len(before) and bool(self.mask.allows(before).all()):
+                found.append(path)
+        return found
 
     @property
     def allowed(self) -> Bool[Tensor, "#batch dest src"]:
         """Which sources each destination may attend to: never padding."""
-        size = self.n_positions
-        allowed = torch.ones(1, size, size, dtype=torch.bool, device=self.roles.device)
-        allowed = allowed.tril() if self.causal else allowed
+        position = torch.arange(self.n_positions, device=self.roles.device)
+        allowed = self.mask.allows(position[:, None] - position)[None]
         return allowed if self.real is None else allowed & self.real[:, None, :]
 
     @classmethod
-    def of(cls, batch: Batch, causal: bool) -> "Where":
-        """The positions of a batch."""
-        return cls(batch.roles, batch.inputs.shape[1], causal, batch.tokens, batch.attention_mask)
+    def of(cls, batch: Batch, mask: attention.Mask) -> "Where":
+        """The positions of a batch, in a layer with this mask."""
+        return cls(batch.roles, batch.inputs.shape[1], mask, batch.tokens, batch.attention_mask)
 
 
 class Mechanism:
@@ -81,6 +103,7 @@ class Mechanism:
     is_measured: ClassVar[bool] = False  # on a model, so that nobody writes it as text
     costs: ClassVar[tuple[int, int]] = (0, 10)  # in itself, and for each role of the task
     color: ClassVar[str] = "#9aa0a6"  # in scans
+    writes: ClassVar[str] = "adds what stands at fixed places"  # where its pattern is fixed
     paths: tuple[RolePath, ...] = ()  # sorted
 
     def __init_subclass__(cls) -> None:
@@ -90,6 +113,11 @@ class Mechanism:
     def pattern(self, where: Where) -> Pattern:
         """Its attention, in float32; [1 dest src] if it is the same for every example."""
         raise InputError(f"{self.kind}: the head keeps its own attention, no pattern to build")
+
+    @property
+    def is_fixed(self) -> bool:
+        """Whether it has a pattern that follows no stated paths, such as uniform."""
+        return not (self.keeps_own or self.follows_paths)
 
     def shares(self, dest: int) -> tuple[tuple[int, float], ...] | None:
         """The roles that role `dest` attends to, each with its share of the attention.
@@ -207,6 +235,7 @@ class Uniform(Mechanism):
 
     kind = "uniform"
     costs = (0, 0)
+    writes = "adds the mean of all values that each position may see"
 
     def pattern(self, where: Where) -> Pattern:
         allowed = where.allowed.float()
@@ -219,6 +248,7 @@ class Identity(Mechanism):
 
     kind = "identity"
     costs = (0, 0)
+    writes = "passes each token through its own values"
     color = "#72b7b2"
 
     def pattern(self, where: Where) -> Pattern:
@@ -325,9 +355,9 @@ class RoleMean(_ByRole):
 
 
 class _Rule(Mechanism):
-    """Attention by position or token.
+    """Attention by position or token: to targets that the mask allows, in equal parts.
 
-    A position without a target, such as one whose token is new, attends to the first position.
+    A position without one, as where its token is new, attends to the first that the mask allows.
     """
 
     costs = (1, 0)
@@ -343,19 +373,24 @@ class _Rule(Mechanism):
         return pattern * (real[:, :, None] & real[:, None, :])
 
     def _rows(self, where: Where) -> Pattern:
+        targets = self._targets(where) & where.allowed
+        first = where.allowed.int().argmax(-1, keepdim=True).expand(len(targets), -1, -1)
+        targets = targets.scatter(-1, first, targets.gather(-1, first) | ~targets.any(-1, True))
+        return targets / targets.sum(-1, keepdim=True)
+
+    def _targets(self, where: Where) -> Bool[Tensor, "#batch dest src"]:
         raise NotImplementedError
 
 
 @dataclass(frozen=True)
 class First(_Rule):
-    """The first position, where heads of language models rest (an attention sink)."""
+    """The first position that the mask allows, where heads of language models rest (a sink)."""
 
     kind = "first"
     color = "#4c78a8"
 
-    def _rows(self, where: Where) -> Pattern:
-        size = where.n_positions
-        return torch.eye(size, device=where.roles.device)[0].expand(1, size, size)
+    def _targets(self, where: Where) -> Bool[Tensor, "#batch dest src"]:
+        return torch.zeros_like(where.allowed)
 
 
 @dataclass(frozen=True)
@@ -365,10 +400,8 @@ class Previous(_Rule):
     kind = "previous"
     color = "#54a24b"
 
-    def _rows(self, where: Where) -> Pattern:
-        size = where.n_positions
-        before = (torch.arange(size) - 1).clamp(min=0)
-        return torch.eye(size, device=where.roles.device)[before][None]
+    def _targets(self, where: Where) -> Bool[Tensor, "#batch dest src"]:
+        return torch.ones_like(where.allowed).tril(-1).triu(-1)
 
 
 @dataclass(frozen=True)
@@ -380,7 +413,7 @@ class Same(_Rule):
     color = "#f58518"
     after: ClassVar[bool] = False
 
-    def _rows(self, where: Where) -> Pattern:
+    def _targets(self, where: Where) -> Bool[Tensor, "#batch dest src"]:
         tokens = where.tokens
         if tokens is None:
             raise InputError(
@@ -390,8 +423,7 @@ class Same(_Rule):
         targets = (tokens[:, :, None] == tokens[:, None, :]).tril(-1)
         if self.after:
             targets = torch.nn.functional.pad(targets[:, :, :-1], (1, 0))
-        targets[:, :, 0] |= ~targets.any(-1)
-        return targets / targets.sum(-1, keepdim=True)
+        return targets
 
 
 @dataclass(frozen=True)
@@ -444,7 +476,7 @@ class Mean(_Rule):
         return [row[:length] for row, length in zip(rows, lengths)]
 
     def _rows(self, where: Where) -> Pattern:
-        return self.of_length(where.n_positions).to(where.roles.device)[None]
+        return self.of_length(where.n_positions).to(where.roles.device) * where.allowed
 
     def of_length(self, n_positions: int) -> Float[Tensor, "dest src"]:
         """The pattern of sequences of a length."""

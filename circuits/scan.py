@@ -1,6 +1,7 @@
 """Which rule describes a head's attention best, and its mean pattern."""
 
 import math
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from time import monotonic
@@ -8,6 +9,7 @@ from typing import Any, Literal
 
 import torch
 
+from retrieval_interp.circuits.attribution import attribute
 from retrieval_interp.circuits.circuit import Circuit, Head
 from retrieval_interp.circuits.discovery.judge import Judge
 from retrieval_interp.circuits.discovery.space import propose
@@ -17,12 +19,14 @@ from retrieval_interp.circuits.runs.fits import check_model_fits, draw_batch
 from retrieval_interp.circuits.runs.means import head_means, mean_attention, pattern_shares
 from retrieval_interp.circuits.scores import scorer
 from retrieval_interp.circuits.scores.control import allowed_attention
-from retrieval_interp.tasks import Batch, InputError, Task
+from retrieval_interp.tasks import Batch, InputError, InputWarning, Task
 from retrieval_interp.tasks.words.given_texts import NextTokenTask
 
 _PATHS = 0.25  # mean attention of the paths that are tried where positions have roles
 _BETTER = 0.02  # so much more attention a less simple rule has to explain
 _PATIENCE = 8  # heads in a row that cannot be added end the search
+_ESTIMATED = 64  # examples of estimates, at most ...
+_LOGITS = 20_000_000  # ... or as many as have so many logits
 
 
 @dataclass(frozen=True)
@@ -36,13 +40,13 @@ class HeadScan:
     rule: Mechanism  # shares most; of rules that share nearly as much, the simplest
     share: float  # from 0 to 1
     mean: Mechanism  # the mean pattern, by position or by role, whichever shares more
-    mean_share: float
-    loss: float = math.nan  # with the rule in its place, if it was tried
+    mean_share: float  # with the patterns of other examples; NaN where there are none
+    loss: float = math.nan  # with the rule in its place; NaN if it was not measured
     replaced: Mechanism | None = None  # what takes its place in the joint circuit
 
 
-def describe_heads(model: Any, batch: Batch) -> dict[Head, HeadScan]:
-    """Describe every head's attention on a batch.
+def describe_heads(model: Any, batch: Batch, other: Batch | None = None) -> dict[Head, HeadScan]:
+    """Describe every head's attention on a batch, and what its mean there has of it on another.
 
     Rules are identity, uniform, `first`, `previous`; `same` and `after-same` where the batch has
     tokens; and where it has several roles, the head's paths with at least a quarter of a role's
@@ -51,16 +55,21 @@ def describe_heads(model: Any, batch: Batch) -> dict[Head, HeadScan]:
     """
     rules = [IDENTITY, UNIFORM, *(RULES if batch.tokens is not None else RULES[:2])]
     candidates: dict[Head, list[Mechanism]] = {head: [*rules] for head in scorer.heads_of(model)}
-    attention = allowed_attention(mean_attention(model, batch).cpu(), batch, is_causal(model))
+    attention = allowed_attention(mean_attention(model, batch).cpu(), batch, model)
     if batch.roles.shape[-1] > 1:
         for head, own in candidates.items():
             paths = propose(attention[head], "shared", _PATHS)
             own += [paths] if paths.paths else []
     means = head_means(model, batch, attention)
+    mean_shares = dict.fromkeys(means, math.nan)
+    if other is not None:
+        shared = pattern_shares(model, other, {head: [mean] for head, mean in means.items()})
+        mean_shares = {head: share for head, [share] in shared.items()}
     found = {}
     for head, shares in pattern_shares(model, batch, candidates).items():
         place = next(at for at, share in enumerate(shares) if share >= max(shares) - _BETTER)
-        found[head] = HeadScan(head, candidates[head][place], shares[place], *means[head])
+        rule, share = candidates[head][place], shares[place]
+        found[head] = HeadScan(head, rule, share, means[head], mean_shares[head])
     return found
 
 
@@ -78,22 +87,19 @@ class Scan:
     circuit: Circuit  # the joint circuit; empty if the model knows nothing here
     joint_loss: float
     joint_se: float  # of what it costs, example by example
-    tried: frozenset[Head]  # the heads that the search for the joint circuit came to
+    tried: frozenset[Head]  # the heads that were replaced in some trial of the joint circuit
     finished: bool  # False if the time was over before the search ended
+    learned: bool  # whether the model does better than one that knows nothing
 
     def __repr__(self) -> str:
         held = f"{len(self.circuit.mechanisms)} of {len(self.heads)} heads"
         return f"Scan: {held} replaced, loss {self.joint_loss:.4f}; ri.scan_view shows it"
 
     @property
-    def learned(self) -> bool:
-        """Whether the model does better than one that knows nothing."""
-        return scorer.has_learned(self.task, self.intact_loss, self.uninformed_loss)
-
-    @property
     def kept(self) -> float:
-        """The share of what the model knows that the joint circuit keeps."""
-        return scorer.kept_share(self.joint_loss, self.intact_loss, self.uninformed_loss)
+        """The share of what the model knows that the joint circuit keeps; NaN if it is nothing."""
+        shares = self.joint_loss, self.intact_loss, self.uninformed_loss
+        return scorer.kept_share(*shares) if self.learned else math.nan
 
 
 def scan(
@@ -112,7 +118,8 @@ def scan(
 
     The joint circuit has to keep 95% of what the model knows, by two standard errors, unless the
     task or the caller states a tolerance. It is found greedily: there may be larger ones. Heads are
-    described on one half of the examples, and losses measured on the other half.
+    described on one half of the examples, and losses measured on the other half, as is how much
+    of a head's attention its mean has. Those that are estimated to matter most come first.
 
     Args:
         model: a hooked model; left unchanged.
@@ -134,32 +141,61 @@ def scan(
     task = text if isinstance(text, Task) else next_token_task(model, text, length)
     one, other = _halves(model, task, examples, seed)
     check_model_fits(model, one, task)
-    described = describe_heads(model, one)
+    apart = not torch.equal(one.inputs, other.inputs)
+    if not apart and by == "mean":
+        raise InputError("scan: expected more than one example for by='mean', found one")
+    if not apart:
+        text = "scan: one example has no mean over others, so means are left out; give more text"
+        warnings.warn(text, InputWarning, stacklevel=2)
+    described = describe_heads(model, one, other if apart else None)
     means = {head: found.mean for head, found in described.items()}
     mechanisms = {"mean": means, "rule": {head: f.rule for head, f in described.items()}}[by]
     judge = Judge(model, task, other, tolerance)
-    losses = dict[Head, float]()
-    for head in progress(list(described), "replacing each head"):
+    intact, losses = float(judge.losses(judge.empty).mean()), dict[Head, float]()
+    costs = _estimates(judge, mechanisms)
+    for head in progress(sorted(costs, key=lambda head: -costs[head]), "replacing each head"):
         if monotonic() < start + limit / 2:
             alone = judge.empty.replace(head, mechanisms[head])
             losses[head] = float(judge.losses(alone).mean())
+            costs[head] = losses[head] - intact
     finished, joint = True, _Joint(judge)
     if judge.learned:
-        trials = progress(joint.replace(mechanisms, losses), f"replacing heads by their {by}")
+        trials = progress(joint.replace(mechanisms, costs), f"replacing heads by their {by}")
         finished = all(monotonic() < start + limit for _ in trials)
-        left = {head: means[head] for head in joint.tried - joint.circuit.mechanisms.keys()}
-        if by == "rule" and finished and left:
-            trials = progress(joint.replace(left, losses), "replacing others by their mean")
+        if by == "rule" and finished and apart:
+            trials = progress(joint.replace(means, costs), "replacing others by their mean")
             finished = all(monotonic() < start + limit for _ in trials)
     each, own = judge.losses(joint.circuit), judge.losses(judge.empty)
     rows = [
         replace(found, loss=losses.get(head, math.nan), replaced=joint.circuit.mechanisms.get(head))
         for head, found in described.items()
     ]
-    intact = (float(own.mean()), *judge.uninformed[:2], judge.bar.loss)
-    se, tried = scorer.Measured.of(each - own).se, frozenset(joint.tried)
-    in_place = joint.circuit, float(each.mean()), se, tried
-    return Scan(task, other, rows, *intact, *in_place, finished)
+    return Scan(
+        task=task,
+        batch=other,
+        heads=rows,
+        intact_loss=intact,
+        uninformed_loss=judge.uninformed.loss,
+        uninformed=judge.uninformed.what,
+        tolerance=judge.bar.loss,
+        circuit=joint.circuit,
+        joint_loss=float(each.mean()),
+        joint_se=scorer.Measured.of(each - own).se,
+        tried=frozenset(joint.tried),
+        finished=finished,
+        learned=judge.learned,
+    )
+
+
+def _estimates(judge: Judge, mechanisms: dict[Head, Mechanism]) -> dict[Head, float]:
+    """What each head should lose when it is replaced; zeros where the loss has no gradient."""
+    most = _LOGITS // (judge.batch.inputs.shape[1] * judge.model.cfg.d_vocab_out)
+    few = judge.batch[: max(1, min(_ESTIMATED, most))]
+    try:
+        estimates = attribute(judge.model, judge.task, few)
+    except InputError:
+        return dict.fromkeys(mechanisms, 0.0)
+    return {head: estimates.change(head, each).effect for head, each in mechanisms.items()}
 
 
 def _halves(model: Any, task: Task, examples: int, seed: int) -> tuple[Batch, Batch]:
@@ -177,17 +213,19 @@ def _halves(model: Any, task: Task, examples: int, seed: int) -> tuple[Batch, Ba
 
 
 class _Joint:
-    """The joint circuit while it grows, and the heads that were tried."""
+    """The joint circuit while it grows, and the heads that some trial replaced."""
 
     def __init__(self, judge: Judge):
         self.judge, self.circuit, self.tried = judge, judge.empty, set[Head]()
 
-    def replace(self, mechanisms: dict[Head, Mechanism], cost: dict[Head, float]) -> Iterator[None]:
+    def replace(
+        self, mechanisms: dict[Head, Mechanism], costs: dict[Head, float]
+    ) -> Iterator[None]:
         """Replace the first heads, in the order of their costs, as many as hold; then go on after
         the one that does not, until several in a row do not. Yields before every trial.
         """
         todo = [head for head in mechanisms if head not in self.circuit.mechanisms]
-        todo.sort(key=lambda head: (cost.get(head, math.inf), head))
+        todo.sort(key=lambda head: (costs[head], head))
         failed = 0
         while todo and failed < _PATIENCE:
             before, held, broken = self.circuit, 0, len(todo) + 1
@@ -204,17 +242,18 @@ class _Joint:
                     broken = count
             failed = 0 if held else failed + 1
             todo = todo[held + 1 :]
-        self.tried.update(mechanisms)
 
 
 def next_token_task(model: Any, text: Any, length: int = 128) -> NextTokenTask:
     """Text or token ids as a task, in the tokens of a model."""
     length, d_vocab = min(length, model.cfg.n_ctx), model.cfg.d_vocab
-    if not is_causal(model) or model.cfg.d_vocab_out != d_vocab:
+    two = torch.zeros(1, 2, dtype=torch.long, device=next(model.parameters()).device)
+    causal = is_causal(model, Batch(two, two, two[:, None]))
+    if not causal or model.cfg.d_vocab_out != d_vocab:
         found = f"{d_vocab} tokens and {model.cfg.d_vocab_out} outputs"
         raise InputError(
             "text: expected a model that predicts the next of its tokens, found one with "
-            f"{found if is_causal(model) else 'sight of later tokens'}; give its task instead"
+            f"{found if causal else 'sight of later tokens'}; give its task instead"
         )
     tokenizer = getattr(model, "tokenizer", None)
     items: Any = text.tolist() if hasattr(text, "tolist") else text

@@ -140,7 +140,7 @@ def draw(name: str, bench: Any, score: Any, circuit: Any = None) -> None:
         sorted(roles, reverse=True) if circuit else None,
         {row.path: row.ablated_loss for row in score.paths},
         bench.task,
-        {row.path: row.enables for row in (*score.paths, *score.enabling)},
+        score.enables,
         bench.batch,
         score.baseline_loss,
         score.uninformed_loss,

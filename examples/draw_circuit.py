@@ -11,13 +11,12 @@ model, task = checkpoint.model, checkpoint.task
 batch = task.sample(512, split="test")
 score = ri.score_circuit(model, task, ri.discover(model, task), batch)
 losses = {row.path: row.ablated_loss for row in score.paths}
-enables = {row.path: row.enables for row in (*score.paths, *score.enabling)}
 svg = ri.draw_circuit(
     score.circuit,
     checkpoint.config.layers,
     losses=losses,
     task=task,
-    enables=enables,
+    enables=score.enables,
     batch=batch,
     intact=score.baseline_loss,
     uninformed=score.uninformed_loss,

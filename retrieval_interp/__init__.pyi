@@ -58,6 +58,7 @@ from retrieval_interp.tasks import ConditionalRetrievalTask as ConditionalRetrie
 from retrieval_interp.tasks import EquationsTask as EquationsTask
 from retrieval_interp.tasks import IndirectObjectTask as IndirectObjectTask
 from retrieval_interp.tasks import InputError as InputError
+from retrieval_interp.tasks import InputWarning as InputWarning
 from retrieval_interp.tasks import KHopTask as KHopTask
 from retrieval_interp.tasks import PromptTask as PromptTask
 from retrieval_interp.tasks import RepeatedTokensTask as RepeatedTokensTask

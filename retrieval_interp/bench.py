@@ -23,10 +23,10 @@ from retrieval_interp.circuits.counterfactual.mechanism import keeps_some, with_
 from retrieval_interp.circuits.counterfactual.units import Unit, keeping
 from retrieval_interp.circuits.draw.layout import role_order
 from retrieval_interp.circuits.draw.svg import draw_circuit
-from retrieval_interp.circuits.hooks import is_causal
+from retrieval_interp.circuits.hooks import is_causal, versions
 from retrieval_interp.circuits.mechanisms import ORIGINAL
 from retrieval_interp.circuits.runs.fits import draw_batch
-from retrieval_interp.circuits.runs.means import role_mean, standard_error
+from retrieval_interp.circuits.runs.means import position_means, role_mean, standard_error
 from retrieval_interp.circuits.scores import scorer
 from retrieval_interp.circuits.scores.control import allowed_attention
 from retrieval_interp.progress import progress_bar
@@ -35,12 +35,12 @@ from retrieval_interp.storage.files import as_path, writable, write_whole
 from retrieval_interp.tasks import Batch, InputError, Task
 from retrieval_interp.tasks.structured import check_sampling, from_data
 from retrieval_interp.tasks.training_task import counted
-from retrieval_interp.training import choose_device
+from retrieval_interp.training import check_device, choose_device
 from retrieval_interp.views.ablations_view import ablations_view
 from retrieval_interp.views.attention import attention_view, checked, position_labels, role_maps
 from retrieval_interp.views.page import View, register_displays, render
 from retrieval_interp.views.report import render_report, score_drawing, score_parts, with_kept
-from retrieval_interp.views.score_text import describe, score_table, unlearned_text, verdict
+from retrieval_interp.views.score_text import describe, score_table, verdict
 from retrieval_interp.views.tables import terminal_width, wrapped
 from retrieval_interp.views.why_view import why_view
 
@@ -64,7 +64,7 @@ def open(
         examples: how many examples of the `test` split to measure on; `seed` says which.
         tolerance: the loss that a working circuit stays below; by default the task's, or else the
             loss at which 95% of what the model has learned is kept.
-        device: `auto`, `cpu` or `cuda`, for checkpoints; a model stays where it is.
+        device: `auto`, `cpu` or `cuda`, where to load a checkpoint; a model stays where it is.
         progress: wraps an iterable to show a bar, as `(items, text)`.
     """
     name, training = "", {}
@@ -79,6 +79,7 @@ def open(
             "expected the name of a checkpoint, or ri.open(model, task) with a hooked model and a "
             f"task, found {type(what).__name__} and the task {task!r:.60}"
         )
+    check_device(what, device)
     opened = repr(name) if name else "model, task"
     if not name:
         given = getattr(what.cfg, "model_name", None)
@@ -91,7 +92,7 @@ class _Step(NamedTuple):
     circuit: Circuit
     loss: float
     se: float  # standard error of the loss
-    better: bool  # than the intact model, by two standard errors
+    better: bool  # than the intact model (`scorer.is_better`)
 
 
 @dataclass(eq=False, repr=False)
@@ -136,8 +137,20 @@ class Workbench:
         """The loss that a working circuit stays below."""
         if self.stated is not None:
             return self.stated
-        uninformed = scorer.uninformed_loss(self.model, self.task, self.batch, self.scorer.each)
-        return scorer.tolerance_of(self.task, self.intact_loss, uninformed.loss)
+        return scorer.tolerance_of(self.task, self.intact_loss, self.uninformed.loss)
+
+    @cached_property
+    def uninformed(self) -> scorer.Uninformed:
+        """The loss of a model that knows nothing."""
+        return scorer.uninformed_loss(self.model, self.task, self.batch, self.scorer.each)
+
+    @cached_property
+    def unlearned_text(self) -> str:
+        """That the model has not learned the task; empty if it has."""
+        if scorer.has_learned(self._intact, self.uninformed):
+            return ""
+        known = self.intact_loss, *self.uninformed[:2]
+        return scorer.unlearned_text(*known, self.task.loss_name)
 
     @property
     def circuit(self) -> Circuit:
@@ -169,7 +182,7 @@ class Workbench:
     def intact_attention(self) -> Float[Tensor, "layer head dest src"]:
         """Mean attention by role of the intact model, on the CPU; zero where it is forbidden."""
         attention = circuits.mean_attention(self.model, self.batch).cpu()
-        return allowed_attention(attention, self.batch, is_causal(self.model))
+        return allowed_attention(attention, self.batch, self.model)
 
     def mean_attention(self, with_circuit: bool) -> Float[Tensor, "layer head dest src"]:
         """Mean attention by role of the intact model or with the circuit in place, on the CPU."""
@@ -194,7 +207,10 @@ class Workbench:
         return render("bench.html", lines=lines, drawing=Markup(self.drawing()))
 
     def state(self) -> str:
-        """The loss, and how much is replaced or recovered, in a sentence."""
+        """The loss, how much is replaced or recovered, and whether there is anything to find."""
+        return f"{self._state()}. {self.unlearned_text}" if self.unlearned_text else self._state()
+
+    def _state(self) -> str:
         _, loss, se, better = self._steps[-1]
         if not self.circuit.mechanisms:
             return f"no head is replaced; intact {self.task.loss_name} {loss:.4f} +- {se:.4f}"
@@ -239,9 +255,10 @@ class Workbench:
         """Change what some heads do, and measure the mean loss with the whole circuit in place.
 
         Args:
-            lines: one line per head, or a whole circuit. `L3.H0 uniform` (or identity, role-mean,
-                original) replaces a head; `L1.H0 one-hot s0<-s2 s4<-s6` gives it exactly these
-                paths; `L1.H0 s0<-s2` adds a path to those it has, or to a row that then is shared.
+            lines: one line per head, or a whole circuit. `L3.H0 uniform` (or identity, mean,
+                role-mean, original) replaces a head; `L1.H0 one-hot s0<-s2 s4<-s6` gives it exactly
+                these paths; `L1.H0 s0<-s2` adds a path to those it has, or to a row that then is
+                shared.
 
         Returns:
             A view of what changed; its `data` is the loss. After an error nothing has changed.
@@ -283,9 +300,12 @@ class Workbench:
         for line in several:
             if isinstance(line, Circuit):
                 circuit = line
-            elif str(line).split()[1:] == ["role-mean"]:  # which has to be measured
+            elif str(line).split()[1:] in (["mean"], ["role-mean"]):  # which have to be measured
                 head = self.check_head(Head.parse(line.split()[0]))
-                circuit = circuit.replace(head, role_mean(self.intact_attention[head]))
+                by_role = line.split()[1] == "role-mean"
+                means = {} if by_role else position_means(self.model, self.batch)
+                mean = role_mean(self.intact_attention[head]) if by_role else means[head]
+                circuit = circuit.replace(head, mean)
             else:
                 circuit = suppose(circuit, line)
         return circuit
@@ -313,11 +333,12 @@ class Workbench:
 
     def _measured(self, circuit: Circuit) -> _Step:
         """Run a circuit, and keep what runs of others that differ little can use again."""
-        scorer = self._scorer_for(circuit)
-        loss, each = scorer.rebase(circuit), scorer.base_losses.mean(dim=1)
-        self.scorer, self.batch = scorer, scorer.batch
-        gain = self._intact - each
+        measuring = self._scorer_for(circuit)
+        loss, each = measuring.rebase(circuit), measuring.base_losses.mean(dim=1)
+        self.scorer, self.batch = measuring, measuring.batch
+        gain, intact = self._intact - each, float(self._intact.mean())
         better = float(gain.mean()) > 2 * standard_error(gain)
+        better = better and scorer.is_better(loss, 0.0, intact, self.uninformed.loss)
         return _Step(circuit, loss, standard_error(each), better)
 
     def _check_unchanged(self) -> None:
@@ -330,7 +351,7 @@ class Workbench:
         """The model's hooks, and counters that change when a weight is written to."""
         points = getattr(self.model, "hook_dict", {}).values()
         hooked = tuple(id(point) for point in points if point.has_hooks())
-        return hooked, tuple(weight._version for weight in self.model.parameters())
+        return hooked, versions(self.model.parameters())
 
     def _change(self, circuit: Circuit, said: str = "") -> View:
         self._check_unchanged()
@@ -359,8 +380,8 @@ class Workbench:
             choices: as `ri.discover` takes them, such as `time=60`, `heads=["L0.H0", "L2.H0"]`,
                 or `shared=False` for one-hot paths only.
         """
-        how: Any = {"options": self.search_options(**choices), "progress": self.progress}
-        return self.take(circuits.discover(self.model, self.task, **how))
+        search = circuits.Search(self.model, self.task, self.search_options(**choices))
+        return self.take(search.run(self.progress))
 
     def search_options(self, **choices: Any) -> SearchOptions:
         """The options of a search by `discover`."""
@@ -372,8 +393,8 @@ class Workbench:
     def take(self, found: Circuit) -> View:
         """Make a circuit that a search found the current one."""
         said = found.unfinished and f"Unfinished: {found.unfinished}."
-        if scorer.is_unlearned(self.intact_loss, self.task):
-            said = unlearned_text(self.intact_loss, self.task)
+        if self.unlearned_text:
+            said = "No circuit to find."
         elif not found.mechanisms and not said:
             lost = self.intact_loss >= self.tolerance
             why = "the intact model itself is not" if lost else "no head can be replaced at a loss"
@@ -508,5 +529,5 @@ class Workbench:
     def load(self, path: str | Path) -> View:
         """Read a circuit file and make its circuit the current one."""
         sizes = self.model.cfg.n_layers, self.model.cfg.n_heads
-        asked = f"{self.name} is asked", is_causal(self.model)
+        asked = f"{self.name} is asked", is_causal(self.model, self.batch)
         return self.suppose(read_circuit(as_path(path), self.task, *sizes, *asked))

@@ -7,8 +7,8 @@ import statistics
 import sys
 import time
 import warnings
-from collections.abc import Callable
-from contextlib import closing, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -23,7 +23,7 @@ from retrieval_interp.circuits.models.either import check_trainable
 from retrieval_interp.config import Recipe
 from retrieval_interp.model import build_model
 from retrieval_interp.storage.checkpoint import RunFolder, read_metrics
-from retrieval_interp.tasks import InputError
+from retrieval_interp.tasks import InputError, InputWarning
 from retrieval_interp.tasks.structured import to_data
 
 if TYPE_CHECKING:
@@ -44,10 +44,31 @@ def choose_device(name: str) -> torch.device:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if re.fullmatch(r"cpu|cuda(:[0-9]{1,3})?", str(name)) is None:
         raise InputError(f"device: expected auto, cpu or cuda, found {name!r:.40}")
-    device = torch.device(name)
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise InputError(f"device: expected a CUDA device for {name!r}, found none; use cpu")
+    device, count = torch.device(name), torch.cuda.device_count()
+    if device.type == "cuda" and (device.index or 0) >= count:
+        raise InputError(f"device: expected one of {count} CUDA devices, found {name!r}; use cpu")
     return device
+
+
+def check_device(model: nn.Module, name: str) -> None:
+    """Refuse a device where a model is not, which is left where it is."""
+    device, place = choose_device(name), next(model.parameters()).device
+    if name != "auto" and str(device) not in (str(place), place.type):
+        raise InputError(
+            f"device: expected the model's, {place}, found {name!r}; use model.to({name!r})"
+        )
+
+
+@contextmanager
+def tf32(device: torch.device) -> Iterator[None]:
+    """Round factors of float32 products on CUDA, for training alone: all else stays float32."""
+    before = torch.get_float32_matmul_precision()
+    if device.type == "cuda":
+        torch.set_float32_matmul_precision("high")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
 
 
 def compiled(model: nn.Module, inputs: Tensor) -> Callable[[Tensor], Tensor]:
@@ -65,7 +86,8 @@ def compiled(model: nn.Module, inputs: Tensor) -> Callable[[Tensor], Tensor]:
         return forward
     except Exception as error:
         reason = " ".join(str(error).split())[:200] or type(error).__name__
-        warnings.warn(f"torch.compile failed, training goes on uncompiled: {reason}", stacklevel=3)
+        text = f"torch.compile failed, training goes on uncompiled: {reason}"
+        warnings.warn(text, InputWarning, stacklevel=3)
         return model
     finally:
         model.zero_grad()
@@ -133,13 +155,11 @@ def _train(
     start, seconds = folder.restore(model, optimizer) if folder else (0, 0.0)
     metrics = read_metrics(folder.path) if folder else []
 
-    if device.type == "cuda":
-        torch.set_float32_matmul_precision("high")
     autocast = torch.autocast(device.type, torch.bfloat16, enabled=recipe.precision == "bfloat16")
     validation = task.sample(recipe.validation_examples, recipe.seed, device, split="validation")
     forward: Callable[[Tensor], Tensor] = model
     if compile and start < last:
-        with autocast:
+        with tf32(device), autocast:
             forward = compiled(model, task.sample(recipe.batch, recipe.seed, device).inputs)
     record: dict[str, Any] = {
         "recipe": to_data(recipe),
@@ -156,11 +176,12 @@ def _train(
         for group in optimizer.param_groups:
             group["lr"] = recipe.learning_rate_at(step)
         batch = task.examples(step_indices(recipe, step, orders).to(device), recipe.seed)
-        with autocast:
-            outputs = forward(batch.inputs).float()
-        loss = task.loss(outputs, batch)
-        optimizer.zero_grad()
-        loss.backward()
+        with tf32(device):
+            with autocast:
+                outputs = forward(batch.inputs).float()
+            loss = task.loss(outputs, batch)
+            optimizer.zero_grad()
+            loss.backward()
         optimizer.step()
         total += loss.detach()
 

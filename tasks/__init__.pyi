@@ -1,11 +1,11 @@
 from retrieval_interp.tasks.errors import InputError as InputError
+from retrieval_interp.tasks.errors import InputWarning as InputWarning
 from retrieval_interp.tasks.graph import GRAPHS as GRAPHS
 from retrieval_interp.tasks.graph import RetrievalGraph as RetrievalGraph
 from retrieval_interp.tasks.graph import path_graph as path_graph
 from retrieval_interp.tasks.retrieval import ConditionalRetrievalTask as ConditionalRetrievalTask
 from retrieval_interp.tasks.retrieval import RetrievalTask as RetrievalTask
 from retrieval_interp.tasks.roles import parse_role as parse_role
-from retrieval_interp.tasks.roles import path_letters as path_letters
 from retrieval_interp.tasks.roles import role_name as role_name
 from retrieval_interp.tasks.sampling import Split as Split
 from retrieval_interp.tasks.task import Batch as Batch

@@ -1,4 +1,4 @@
-"""The exception for invalid user input."""
+"""The exception for invalid user input, and the warning for what is not used of it."""
 
 
 class InputError(ValueError):
@@ -9,6 +9,10 @@ class InputError(ValueError):
 
     def __init__(self, text: str):
         super().__init__(printable(" ".join(text.split())))
+
+
+class InputWarning(UserWarning):
+    """Something is not used, or not done, as the user asked; commands print it as a note."""
 
 
 def printable(text: str) -> str:

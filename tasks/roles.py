@@ -74,7 +74,3 @@ def join_labels(dest: str, src: str) -> str:
     """The label of a path, shortened if both ends are of one pair: `B <- A of A->B`."""
     symbol, _, pair = dest.partition(" of ")
     return f"{symbol if pair and pair == src.partition(' of ')[2] else dest} <- {src}"
-
-
-def path_letters(dest: int, src: int) -> str:
-    return join_labels(role_letters(dest), role_letters(src))

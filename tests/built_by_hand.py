@@ -104,3 +104,43 @@ class Star(DrawnTask):
         answer = letters[star]
         letters[star] += 4
         return [*letters, END], [answer], [[6, other, star]]
+
+
+class LastMark(DrawnTask):
+    """Which letter stands after the last mark? Letters a b c d, marks (4) and END (5)."""
+
+    role_names = ("END", "answer", "mark")
+    asked = (7,)
+
+    def draw(self, rng):
+        tokens = [*(rng.randrange(4) for _ in range(7)), 5]
+        last = rng.randrange(5)
+        tokens[rng.randrange(last + 1)] = tokens[last] = 4
+        tokens[last + 1] %= 4
+        return tokens, [tokens[last + 1]], [[7, last + 1, last]]
+
+
+def hands_on():
+    """A model of `LastMark` in which L0.H0 only passes on what L1.H0 copies.
+
+    L0.H0 attends to its own position and copies the letter to another place of the residual, which
+    is all that L1.H0 reads. L0.H1 attends to the position before and tells whether it is a mark,
+    which L1.H0 looks for. L1.H1 does nothing. A residual: token, position, marked, letter, output.
+    """
+    sizes = {"n_layers": 2, "n_heads": 2, "d_model": 23, "d_head": 23, "n_ctx": 8, "d_vocab": 6}
+    how = {"d_vocab_out": 4, "attn_only": True, "normalization_type": None, "device": "cpu"}
+    model = stock_transformer(**sizes, **how, seed=0)
+    new = {name: torch.zeros_like(value) for name, value in model.named_parameters()}
+    new["embed.W_E"][:, :6], new["pos_embed.W_pos"][:, 6:14] = torch.eye(6), torch.eye(8)
+    new["unembed.W_U"][19:] = torch.eye(4)
+    q, k, v, o = ([new[f"blocks.{layer}.attn.W_{x}"] for layer in (0, 1)] for x in "QKVO")
+    sharp = 40 * 23**0.5
+    for head, back in ((0, 0), (1, 1)):
+        q[0][head, 6 + back : 14, : 8 - back] = torch.eye(8 - back) * sharp
+        k[0][head, 6:14, :8] = torch.eye(8)
+    v[0][0, :4, :4], o[0][0, :4, 15:19] = torch.eye(4), torch.eye(4)
+    v[0][1, 4, 0], o[0][1, 0, 14] = 1.0, 1.0
+    q[1][0, 5, 0], k[1][0, 14, 0], k[1][0, 6:14, 0] = sharp, 1.0, torch.arange(8) / 10
+    v[1][0, 15:19, :4], o[1][0, :4, 19:] = torch.eye(4), torch.eye(4) * 9
+    model.load_state_dict({**model.state_dict(), **new})
+    return model.eval()

@@ -23,6 +23,7 @@ from examples.reach_the_bound import (
     pair_head,
     split,
 )
+from retrieval_interp.circuits.attention import Mask
 from retrieval_interp.circuits.flow import causal_depth
 from retrieval_interp.circuits.mechanisms import Where
 from retrieval_interp.circuits.models.transformer import VectorTransformer
@@ -56,7 +57,7 @@ def naive_outputs(model, circuit, batch):
                         for path in mechanism.paths:
                             new[example, head, chain[path.dest], chain[path.src]] = 0
             else:
-                new[:, head] = mechanism.pattern(Where.of(batch, causal=True))
+                new[:, head] = mechanism.pattern(Where.of(batch, Mask()))
             return new
 
         hooks.append((f"blocks.{layer}.attn.hook_pattern", replace))

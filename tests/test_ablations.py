@@ -10,13 +10,14 @@ import torch
 
 import retrieval_interp as ri
 from examples.reach_the_bound import compile_circuit
+from retrieval_interp.circuits.attention import Mask
 from retrieval_interp.circuits.circuit import Circuit, Head, HeadPath, RolePath
 from retrieval_interp.circuits.discovery.search import discover
 from retrieval_interp.circuits.hooks import ablated
-from retrieval_interp.circuits.mechanisms import IDENTITY, UNIFORM, OneHot, Shared
+from retrieval_interp.circuits.mechanisms import IDENTITY, UNIFORM, OneHot, Shared, Where
 from retrieval_interp.circuits.runs.means import mean_attention
 from retrieval_interp.circuits.scores.ablations import ablations
-from retrieval_interp.circuits.scores.control import allowed_paths, random_circuit, random_control
+from retrieval_interp.circuits.scores.control import random_circuit, random_control
 from retrieval_interp.circuits.scores.enabling import enabled_by
 from retrieval_interp.circuits.scores.scorer import Scorer
 from retrieval_interp.tasks import RetrievalTask
@@ -46,7 +47,7 @@ def test_ablations_equal_a_naive_loop(task, model, least):
 
 
 def test_what_a_path_enables_is_seen_from_both_sides(task, model):
-    """The sides by definition: queries or keys of a cut run in an otherwise intact head."""
+    """The sides by definition: queries, keys or values of a cut run in an intact head."""
     batch = task.sample(6, seed=1)
     cut = HeadPath(Head(0, 0), RolePath(2, 1))
     later = [HeadPath(Head(2, 1), RolePath(0, 2)), HeadPath(Head(1, 0), RolePath(4, 3))]
@@ -56,12 +57,25 @@ def test_what_a_path_enables_is_seen_from_both_sides(task, model):
     rows = found[cut]
     assert {row.path for row in rows} == set(later)
     circuit = Circuit({}, 5).cut(cut)
-    intact = mean_attention(model, batch)
+    intact, (_, before) = mean_attention(model, batch), model.run_with_cache(batch.inputs)
     with ablated(model, circuit, batch):
         _, changed = model.run_with_cache(batch.inputs)
     for row in rows:
         layer, place = row.path.head.layer, (*row.path.head, *row.path.path)
         assert row.attention == pytest.approx(float(intact[place]), abs=1e-5)
+        x, y = (
+            torch.stack(
+                [
+                    run[f"blocks.{layer}.attn.hook_v"][example, at, row.path.head.head]
+                    for example in range(6)
+                    for at in batch.roles[example, :, row.path.path.src]
+                ]
+            )
+            for run in (before, changed)
+        )
+        x, y = x - x.mean(0), y - y.mean(0)
+        share = float((x * y).sum() / (x * x).sum())
+        assert row.by_value == pytest.approx(row.attention * share, abs=1e-5)
         for side, value in (("q", row.by_query), ("k", row.by_key)):
             name = f"blocks.{layer}.attn.hook_{side}"
             with model.hooks(fwd_hooks=[(name, lambda x, hook, name=name: changed[name])]):
@@ -97,7 +111,7 @@ def test_random_circuits_have_the_same_size_and_mechanisms(task):
         5,
     )
     heads = [Head(layer, head) for layer in range(3) for head in range(2)]
-    paths = allowed_paths(task.sample(8), causal=True)
+    paths = Where.of(task.sample(8), Mask()).paths
     assert sorted(paths) == sorted(RolePath(*path) for path in PATHS)
 
     def shape(c):
@@ -107,7 +121,7 @@ def test_random_circuits_have_the_same_size_and_mechanisms(task):
         )
 
     draw = random.Random(0)
-    drawn = [random_circuit(circuit, heads, paths, draw) for _ in range(30)]
+    drawn = [random_circuit(circuit, heads, [paths] * 3, draw) for _ in range(30)]
     assert all(shape(other) == shape(circuit) for other in drawn)
     assert len({tuple(other.mechanisms.items()) for other in drawn}) > 25
     used = {path.path for other in drawn for path in other.paths()}
@@ -118,10 +132,10 @@ def test_the_control_is_what_random_circuits_give(task, model):
     batch = task.sample(4)
     circuit = Circuit({Head(1, 0): OneHot((RolePath(0, 2),))}, 5)
     heads = [Head(layer, head) for layer in range(3) for head in range(2)]
-    paths = allowed_paths(batch, True)
+    paths = Where.of(batch, Mask()).paths
     found = random_control(Scorer(model, task, batch), circuit, count=8, seed=4)
     draw = random.Random(4)
-    drawn = [random_circuit(circuit, heads, paths, draw) for _ in range(8)]
+    drawn = [random_circuit(circuit, heads, [paths] * 3, draw) for _ in range(8)]
     expected = sorted(naive_mse(model, task, other, batch) for other in drawn)
     torch.testing.assert_close(torch.tensor(found), torch.tensor(expected), atol=1e-5, rtol=0)
 

@@ -48,6 +48,16 @@ def test_training_step(rows):
         assert 0 < row["25%"] <= row["ratio"] <= row["75%"] and row["times stock"] > 0
 
 
+def test_devices(rows):
+    """What fails on one device has its error in the row, and the others go on."""
+    asked = ["--devices", "cpu", "cuda:99", "--only", "ablated", "check_hook"]
+    found, _ = rows("devices", "--device", "cpu", *asked)
+    assert [row["model"] for row in found] == ["small", "small", "llama", "llama"]
+    for row in found:
+        assert row["cpu, s"] > 0 and row["cuda:99, s"] is None
+        assert row["other"].startswith("cuda:99: ") and row["difference"] is None
+
+
 @pytest.mark.browser
 @needs_chromium
 def test_click_times(rows):

@@ -22,9 +22,10 @@ from retrieval_interp.circuits.discovery.space import propose
 from retrieval_interp.circuits.mechanisms import IDENTITY, UNIFORM
 from retrieval_interp.circuits.runs.means import mean_loss, standard_error
 from retrieval_interp.circuits.scores.score import score_circuit
-from retrieval_interp.circuits.scores.scorer import Scorer, is_unlearned
+from retrieval_interp.circuits.scores.scorer import Scorer
 from retrieval_interp.model import ModelConfig, build_model
 from retrieval_interp.tasks import InputError, RetrievalTask, Task
+from tests.built_by_hand import Star, built, finds_the_star
 from tests.oracles import naive_mse
 
 
@@ -40,12 +41,6 @@ def test_proposals_follow_the_attention():
     assert str(propose(attention, "one-hot", 0.4)) == "one-hot s0<-s2 s1<-s1 s2<-s2"
     assert str(propose(attention, "shared", 0.4)) == "shared s0<-s2 s1<-s1 s2<-s1 s2<-s2"
     assert str(propose(attention, "one-hot", 0.6)) == "one-hot s0<-s2 s1<-s1"
-
-
-def test_one_chain_is_unlearned_only_when_nothing_is_known():
-    one, four = RetrievalTask(chains=1), RetrievalTask()
-    assert is_unlearned(1.0, one) and not is_unlearned(0.01, one)
-    assert is_unlearned(0.75, four) and not is_unlearned(0.6, four)
 
 
 @pytest.mark.slow
@@ -128,7 +123,8 @@ def test_a_model_that_knows_nothing_has_no_circuit():
     model = build_model(ModelConfig(layers=2, heads=1, d_model=16), task.task)
     for parameter in model.parameters():
         parameter.data.zero_()
-    assert not discover(model, task, examples=16).mechanisms
+    with pytest.warns(ri.InputWarning, match="has not learned the task: its loss of"):
+        assert not discover(model, task, examples=16).mechanisms
 
 
 def test_predicted_losses_are_those_of_estimates_and_measurements(small, whole, monkeypatch):
@@ -248,6 +244,30 @@ def test_a_search_that_is_left_gives_its_best_so_far(small, whole, how):
     assert found.unfinished.startswith("the search was cancelled; a simpler circuit may exist")
     with pytest.raises(KeyboardInterrupt, match="before any circuit held"):
         discover(small.model, small.task, examples=16, progress=lambda search, what: [])
+
+
+def test_the_time_of_a_search_counts_what_is_measured_first(monkeypatch):
+    """The clock ticks with every pass through a layer."""
+    model, ticks = built(7, [finds_the_star(12.0, 20.0)]), []
+    model.blocks[0].register_forward_hook(lambda *_: ticks.append(1))
+    for module in ("judge", "search", "alternatives"):
+        name = f"retrieval_interp.circuits.discovery.{module}.monotonic"
+        monkeypatch.setattr(name, lambda: len(ticks))
+    search = Search(model, Star(), SearchOptions(examples=32))
+    next(iter(search))
+    set_up = len(ticks)
+    circuit = search.run()
+    for time in (1.0, set_up / 2, float(set_up)):
+        ticks.clear()
+        found = discover(model, Star(), examples=32, time=time)
+        assert len(ticks) <= time + 1 < set_up + 2 and not found.mechanisms
+        assert found.unfinished.startswith("the search was stopped by its time limit; no circuit")
+        ticks.clear()
+        others = ri.alternatives(model, Star(), circuit, examples=32, time=time)
+        assert len(ticks) <= time + 1 and not others.complete
+    assert not model.blocks[0]._forward_pre_hooks
+    score = score_circuit(model, Star(), found, Star().sample(32, split="test"), controls=0)
+    assert "No circuit: none was found" in ri.verdict(score, Star())
 
 
 @pytest.fixture

@@ -15,11 +15,18 @@ from retrieval_interp.circuits.discovery.needed import needed_paths
 from retrieval_interp.circuits.mechanisms import PREVIOUS, UNIFORM
 from retrieval_interp.circuits.scan import scan
 from retrieval_interp.circuits.scores.score import score_circuit
-from retrieval_interp.circuits.scores.scorer import Bar, Scorer, Uninformed, constant_losses
+from retrieval_interp.circuits.scores.scorer import (
+    Bar,
+    Scorer,
+    Uninformed,
+    constant_losses,
+    has_learned,
+)
+from retrieval_interp.explorer.state import Exploring
 from retrieval_interp.tasks import InputError
 from retrieval_interp.tasks.words.given_texts import NextTokenTask
 from retrieval_interp.views.scan_view import scan_verdict
-from retrieval_interp.views.score_text import score_table, verdict
+from retrieval_interp.views.score_text import score_table, score_to_dict, verdict
 from tests.built_by_hand import END, DrawnTask, Star, built, copies, finds_the_star, scores
 
 PATH = HeadPath(Head(0, 0), RolePath(0, 2))
@@ -103,10 +110,36 @@ def test_an_excess_is_judged_by_its_own_error():
     assert Bar(task, hard, 1.1, None).keeps(hard[:16] + 0.02) and float(hard[:16].mean()) > 0.8
     noise = torch.linspace(-2, 2, 100)
     assert relative.side(intact + allowed + noise) is None
-    judge = object.__new__(Judge)  # so is what the model knows: always a little more than nothing
-    judge.task, judge.empty, judge.losses = task, None, lambda _: intact
-    judge.uninformed = Uninformed(float(intact.mean()) + 0.01, "", intact + 0.01)
-    assert judge.learned
+    # So is what the model knows: always a little more than nothing, however little.
+    for ahead, learned in (
+        (0.01, True),
+        (0.001 + noise * 0.02, False),
+        (0.001 + noise * 0.002, True),
+    ):
+        blind = Uninformed(0.0, "", intact + ahead)
+        assert has_learned(intact, blind) == learned
+
+
+def test_a_model_that_knows_nothing_says_so_everywhere(tmp_path):
+    """It has the right shares of the letters, and some noise."""
+    model, task = built(7, [(scores(7), copies(0.0))]), Star()
+    with torch.no_grad():
+        model.unembed.b_U += torch.tensor([0.01, -0.01, 0.0, 0.02])
+    said = "has not learned the task: its cross entropy of 1.3"
+    bench = ri.open(model, task, examples=64)
+    assert said in repr(bench) and said in Exploring(bench, str, lambda act: None).html
+    view = bench.discover()
+    assert said in " ".join(repr(view).split()) and "No circuit to find." in repr(view)
+    for look in (needed_paths, ri.discover):
+        with pytest.warns(ri.InputWarning, match=said):
+            look(model, task, examples=64)
+    bench.suppose("L0.H0 uniform")  # which changes nothing, and yet is no circuit of anything
+    score = bench.score(0).data
+    data = score_to_dict(score, "", task, 0)
+    assert (data["learned"], data["sufficient"], data["minimal"]) == (False, False, False)
+    assert "of what was learned" not in score_table(score, task) and math.isnan(data["kept"])
+    assert said in verdict(score, task) and said in bench.report(tmp_path / "r.html").read_text()
+    assert said in scan_verdict(scan(model, task, examples=64))
 
 
 def test_nothing_is_returned_that_is_worse_than_the_tolerance():

@@ -113,7 +113,7 @@ def test_the_lines_of_a_page_run(page, printed):
     assert all(part in found for part in PRINTED[page]), found
     if page == "README.md":  # the next block is lines that they print
         (shown,) = (block for block in blocks(page) if block.startswith("L4.H0: original"))
-        assert shown.count("\n") == 6
+        assert shown.count("\n") == 5
         assert all(is_shown(line, found.splitlines()) for line in shown.splitlines())
 
 
@@ -177,6 +177,7 @@ def test_a_script_prints_what_it_says(command, parts, tmp_path):
     words = " ".join(run(ROOT / "examples" / command[0], *command[1:], cwd=tmp_path).split())
     assert all(part in words for part in parts), words
     assert words.count("taken back") == parts.count("taken back")
+    assert "better than the intact" not in words or command[0] == "suppose_a_circuit.py"
     assert command != ["trained_task.py"] or (tmp_path / "recall" / "config.json").exists()
 
 

@@ -84,6 +84,21 @@ def test_own_requests_are_taken(server):
     assert not waiting(server)
 
 
+def test_a_broken_request_is_answered_and_only_a_lost_browser_is_silent(
+    server, monkeypatch, capsys
+):
+    for body in ("", "{", "[]", "{}", '["do"]'):
+        assert status(server, "POST", f"/{server.token}/ask", body) == 500
+    monkeypatch.setattr("retrieval_interp.explorer.server.render", None)  # cannot be called
+    assert status(server, "GET", f"/{server.token}/") == 500
+    for error in (BrokenPipeError, ConnectionResetError, RuntimeError):
+        try:
+            raise error("gone wrong")
+        except error:
+            server.handle_error(None, "a browser")
+    assert re.findall(r"\n(\w+): gone wrong", capsys.readouterr().err) == ["RuntimeError"]
+
+
 def test_every_page_follows_what_any_of_them_changes(server):
     def html(answer):
         name, data, blank = (answer.readline().decode().rstrip("\n") for _ in range(3))

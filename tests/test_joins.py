@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import retrieval_interp as ri
 from retrieval_interp.circuits import mechanisms
-from retrieval_interp.circuits.attention import attention_along, joined
+from retrieval_interp.circuits.attention import Mask, attention_along, joined
 from retrieval_interp.circuits.circuit import Circuit, Head, RolePath, parse_head_path
 from retrieval_interp.circuits.runs.means import mean_attention, mean_patterns
 from retrieval_interp.circuits.scores.enabling import enabled_by
@@ -63,7 +63,7 @@ def test_patterns_equal_the_definition_in_loops(paths, roles, causal):
         paths = {p for p in paths if p.src == p.dest}
     one_source_each = len({path.dest for path in paths}) == len(paths)
     for kind in (mechanisms.Shared, mechanisms.OneHot) if one_source_each else (mechanisms.Shared,):
-        pattern = kind(tuple(paths)).pattern(mechanisms.Where(roles, 6, causal))
+        pattern = kind(tuple(paths)).pattern(mechanisms.Where(roles, 6, Mask(causal)))
         torch.testing.assert_close(pattern, pattern_by_hand(paths, roles, 6))
 
 

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from retrieval_interp.circuits.attention import Mask
 from retrieval_interp.circuits.circuit import Circuit, RolePath, parse_circuit
 from retrieval_interp.circuits.mechanisms import (
     AFTER_SAME,
@@ -26,7 +27,7 @@ def test_uniform_spreads_over_what_the_mask_allows_and_identity_stays():
     roles = TASK.sample(2).roles
     uniform = UNIFORM.pattern(Where(roles, 15))
     torch.testing.assert_close(uniform[0, 4], torch.tensor([0.2] * 5 + [0.0] * 10))
-    everywhere = UNIFORM.pattern(Where(roles, 15, causal=False))
+    everywhere = UNIFORM.pattern(Where(roles, 15, mask=Mask(causal=False)))
     torch.testing.assert_close(everywhere, torch.full((1, 15, 15), 1 / 15))
     assert torch.equal(IDENTITY.pattern(Where(roles, 15))[0], torch.eye(15))
 
@@ -43,7 +44,7 @@ def test_paths_against_the_mask_and_unknown_roles_are_refused():
         OneHot((RolePath(1, 2),)).pattern(Where(roles, 15))
     with pytest.raises(InputError, match=r"expected roles from s0 to s4, found the path s0<-s5"):
         OneHot((RolePath(0, 5),)).pattern(Where(roles, 15))
-    bidirectional = OneHot((RolePath(1, 2),)).pattern(Where(roles, 15, causal=False))
+    bidirectional = OneHot((RolePath(1, 2),)).pattern(Where(roles, 15, mask=Mask(causal=False)))
     assert bidirectional.sum() == 6
 
 
@@ -84,6 +85,9 @@ def test_a_mean_goes_on_by_offset_where_sequences_are_longer():
     longer[5:, 0] = (1.0 + 0.5 + 0.5) / 3  # the rows 2, 3 and 4
     longer[5, 3] = longer[6, 4] = 1 / 3
     torch.testing.assert_close(Mean(weights).of_length(7), longer, atol=1e-4, rtol=0)
+    where = Where(torch.zeros(1, 1, 1, dtype=torch.long), 7, Mask(window=3))
+    pattern = Mean(weights).pattern(where)  # of a head that sees no further
+    torch.testing.assert_close(pattern[0], longer.triu(-2), atol=1e-4, rtol=0)
 
 
 def test_rules_that_compare_tokens_need_tokens_and_means_their_length():

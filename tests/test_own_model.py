@@ -2,14 +2,12 @@
 
 import pytest
 import torch
-from transformer_lens.config import TransformerBridgeConfig
-from transformer_lens.model_bridge.bridge import TransformerBridge
 
 import retrieval_interp as ri
 from retrieval_interp.circuits import RolePath, Scorer
-from retrieval_interp.circuits.hooks import Hooked
+from retrieval_interp.circuits.hooks import probed
 from retrieval_interp.circuits.mechanisms import RoleMean, Where
-from tests.oracles import LOOKUP_SIZES, Lookup, bridge_of, hooked_model, naive_outputs
+from tests.oracles import Lookup, bridge_of, hooked_model, naive_outputs
 
 CIRCUITS = [
     [],
@@ -52,7 +50,7 @@ def test_losses_on_tokens_equal_runs_with_hooks_set_by_hand(task, hooked, lines)
 def test_a_bridge_has_the_same_losses_as_the_same_weights_hooked(task, hooked, bridge, lines):
     """The bridge shows its pattern and does not use what a hook returns there."""
     batch = task.sample(6, split="test")
-    assert Hooked(hooked).pattern_is_used(batch) and not Hooked(bridge).pattern_is_used(batch)
+    assert probed(hooked, batch).pattern_is_used and not probed(bridge, batch).pattern_is_used
     circuit = ri.parse_circuit(lines, task)
     ours, theirs = (Scorer(model, task, batch) for model in (hooked, bridge))
     torch.testing.assert_close(theirs.losses(circuit), ours.losses(circuit), atol=1e-5, rtol=0)
@@ -84,34 +82,6 @@ def test_what_a_bridge_shows_is_what_was_used(task, bridge):
     allowed = torch.ones(13, 13).tril()
     torch.testing.assert_close(pattern, allowed / allowed.sum(-1, keepdim=True))
     assert float(bench.roles(with_circuit=True).data[1, 0][0, 2]) == 0.0
-
-
-@torch.no_grad()
-def test_heads_that_share_keys_and_values_get_their_own(task):
-    cfg = TransformerBridgeConfig(
-        **{**LOOKUP_SIZES, "n_heads": 4, "n_key_value_heads": 2},
-        positional_embedding_type="standard",
-    )
-    bridge = TransformerBridge.boot_native(cfg).eval()
-    batch = task.sample(6)
-    place = "blocks.0.attn.hook_"
-    _, cache = bridge.run_with_cache(batch.inputs)
-    values = cache[f"{place}v"]
-    assert values.shape[2] == 2
-    for head in range(4):
-        allowed = torch.ones(13, 13).tril()
-        wanted = (allowed / allowed.sum(-1, keepdim=True)) @ values[:, :, head // 2]
-
-        def replace(z, hook, head=head, wanted=wanted):
-            z = z.clone()
-            z[:, :, head] = wanted
-            return z
-
-        outputs = bridge.run_with_hooks(batch.inputs, fwd_hooks=[(f"{place}z", replace)])
-        expected = task.example_losses(outputs, batch)
-        circuit = ri.parse_circuit([f"L0.H{head} uniform"], task)
-        found = Scorer(bridge, task, batch).losses(circuit)
-        torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
 
 
 @torch.no_grad()

@@ -13,28 +13,47 @@ from retrieval_interp.circuits.circuit import Circuit, Head, HeadPath, RolePath,
 from retrieval_interp.circuits.discovery.needed import minimal_sets
 from retrieval_interp.circuits.hooks import ablated
 from retrieval_interp.circuits.mechanisms import Cut
+from retrieval_interp.circuits.scores.score import score_circuit
+from retrieval_interp.circuits.scores.scorer import Scorer
 from retrieval_interp.tasks import RetrievalTask
 from retrieval_interp.views.score_text import path_table
+from tests.built_by_hand import Star, built, finds_the_star
 from tests.oracles import naive_mse
 
 TOLERANCE = 0.05 / 8  # for symbols of variance 1/8
 
 
 @given(st.lists(st.sets(st.integers(0, 9), min_size=1, max_size=4), max_size=4))
-def test_sets_are_minimal_and_leave_nothing_that_breaks(sets):
+def test_all_minimal_sets_are_found(sets):
     def breaks(lost):
         return any(each <= set(lost) for each in sets)
 
-    found = minimal_sets(range(10), breaks)
-    for each in found:
-        assert breaks(each)
-        assert not any(breaks(set(each) - {item}) for item in each)
-    assert len({*itertools.chain(*found)}) == sum(map(len, found))
-    assert not breaks(set(range(10)) - {*itertools.chain(*found)})
-    smallest = [each for each in sets if not any(other < each for other in sets)]
-    distinct = {frozenset(each) for each in smallest}
-    if sum(map(len, distinct)) == len(set().union(*distinct)):  # disjoint, so unique
-        assert {frozenset(each) for each in found} == distinct
+    found = minimal_sets(range(10), breaks, most=1000)
+    smallest = {frozenset(each) for each in sets if not any(other < each for other in sets)}
+    assert {frozenset(each) for each in found} == smallest and len(found) == len(smallest)
+
+
+def test_sets_that_overlap_say_how_many_heads_suffice():
+    """Four heads add up: any three are enough and no two, as enumeration says."""
+    task, path = Star(), RolePath(0, 2)
+    heads = [HeadPath(Head(0, head), path) for head in range(4)]
+    model = built(7, [finds_the_star(30.0, 1.5)] * 4)
+    batch = task.sample(64, split="test")
+    scorer = Scorer(model, task, batch)
+    lost = [scorer.loss(scorer.empty_circuit.cut(*heads[:count])) for count in range(4)]
+    tolerance = (lost[1] + lost[2]) / 2
+    found = ri.needed_paths(model, task, tolerance, 64)
+    assert sorted(found) == list(itertools.combinations(heads, 2))
+    circuit = Circuit({}, 3, redundant=tuple(found), role_names=task.role_names)
+    all_heads = "L0.H0, L0.H1, L0.H2, L0.H3"
+    assert repr(circuit) == f"any 3 of {all_heads} suffice for END<-star"
+    rows = path_table(score_circuit(model, task, circuit, batch, tolerance, controls=0), task)[1]
+    said = f"any 3 of {all_heads} suffice for END<-star (one left"
+    assert len(rows) == 6 and all(row[-1].startswith(said) for row in rows)
+    some = Circuit({}, 3, redundant=tuple(found[:2]), role_names=task.role_names)
+    assert "one of L0.H2, L0.H3 is needed for END<-star" in repr(some)
+    rows = path_table(score_circuit(model, task, some, batch, tolerance, controls=0), task)[1]
+    assert all("is needed for END<-star (one left" in row[-1] for row in rows)
 
 
 def duplicated(copies, pairing="point"):
@@ -122,7 +141,9 @@ def test_the_score_of_redundant_paths_is_that_of_plain_runs(halved):
             assert row.enables[0].side == "query" and row.enables[0].attention > 0.99
     (text,) = (row for row in path_table(score, built.task)[1] if row[0] == "L0.H0, L0.H1 s0<-s1")
     left = "L0.H0 0.0000, L0.H1 0.0000"
-    assert text[-1].startswith(f"any one suffices (one left: {left}); enables L1.H0 s0<-s2")
+    assert text[-1].startswith(
+        f"any one of L0.H0, L0.H1 suffices for s0<-s1 (one left: {left}); enables L1.H0 s0<-s2"
+    )
 
 
 def test_a_circuit_file_keeps_redundant_paths(halved):
@@ -136,5 +157,6 @@ def test_a_circuit_file_keeps_redundant_paths(halved):
 def test_a_model_that_misses_the_tolerance_blames_no_path():
     task, small = RetrievalTask(steps=2), ri.load_checkpoint("small")
     unlearned = ri.build_model(ri.ModelConfig(layers=2, heads=1, d_model=16), task)
-    assert ri.needed_paths(unlearned, task, examples=16) == []
+    with pytest.warns(ri.InputWarning, match="has not learned the task"):
+        assert ri.needed_paths(unlearned, task, examples=16) == []
     assert ri.needed_paths(small.model, small.task, 1e-4, 64) == []

@@ -43,7 +43,7 @@ def test_heads_that_follow_rules_are_described_by_them(hooked, text):
     assert [each.share for each in found.values()] == pytest.approx([1.0] * 4)
     others = dict.fromkeys(rules, IDENTITY) | {Head(1, 1): UNIFORM}
     with ablated(hooked, Circuit(others, 1), batch):
-        found = describe_heads(hooked, batch)
+        found = describe_heads(hooked, batch, batch)
     assert {head: each.rule for head, each in found.items()} == others
     # What is the same in every example is all in the mean.
     assert [each.mean_share for each in found.values()] == pytest.approx([1.0] * 4, abs=1e-4)
@@ -51,9 +51,11 @@ def test_heads_that_follow_rules_are_described_by_them(hooked, text):
 
 @torch.no_grad()
 def test_shares_and_means_equal_loops_without_padding(hooked, text):
-    batch = text.whole()
-    found = describe_heads(hooked, batch)
+    batch, others = text.whole(), [[5, 5, 1, 2], [8, 1]]
+    other = NextTokenTask(others).whole()
+    found = describe_heads(hooked, batch, other)
     _, cache = hooked.run_with_cache(batch.inputs)
+    _, cache_of_other = hooked.run_with_cache(other.inputs)
     for head, each in found.items():
         patterns = cache["pattern", head.layer][:, head.head]
         rule = each.rule.pattern(Where(batch.roles, 7, tokens=batch.tokens))
@@ -70,6 +72,13 @@ def test_shares_and_means_equal_loops_without_padding(hooked, text):
         counts = torch.tensor([sum(len(s) > place for s in SEQUENCES) for place in range(7)])
         expected = mean / counts[:, None]
         torch.testing.assert_close(each.mean.weights, expected, atol=1e-5, rtol=0)
+        patterns = cache_of_other["pattern", head.layer][:, head.head]
+        rows = [
+            float(torch.minimum(patterns[example, dest], expected[dest, :4]).sum())
+            for example, sequence in enumerate(others)
+            for dest in range(len(sequence))
+        ]
+        assert each.mean_share == pytest.approx(sum(rows) / len(rows), abs=1e-5)
 
 
 @torch.no_grad()
@@ -97,7 +106,8 @@ def test_a_trained_model_needs_heads_and_an_untrained_one_knows_nothing():
             parameter.copy_(torch.randn_like(parameter) / 30)
     nothing = scan(equations.model, equations.task, examples=32)
     assert not nothing.learned and not nothing.circuit.mechanisms
-    assert "The model knows nothing here" in scan_verdict(nothing)
+    assert "The model has not learned the task" in scan_verdict(nothing)
+    assert scan_to_dict(nothing)["learned"] is False and math.isnan(nothing.kept)
 
 
 def test_an_induction_head_is_found_by_its_rule_where_roles_overlap():
@@ -168,8 +178,17 @@ def test_the_longest_sequences_are_those_on_which_means_are_measured(hooked, by)
     sequences = [[1, 2, 3], [4, 5, 6, 4, 5, 6, 7], [1, 1, 2], [3, 4, 3, 4, 3]]
     found = scan(hooked, sequences, by=by, tolerance=50.0)
     assert found.batch.inputs.shape[1] == 3 and len(found.heads) == 4
-    alone = scan(hooked, torch.tensor([[1, 2, 3, 1, 2, 3]]), by=by)  # described and scored on it
-    assert len(alone.batch) == 1
+
+
+def test_a_mean_of_one_example_is_that_example_and_not_used(hooked):
+    two = scan(hooked, [[1, 2, 3, 1, 2, 3], [5, 5, 9, 1]])
+    assert all(row.mean_share < 0.99 for row in two.heads)
+    with pytest.warns(ri.InputWarning, match="one example has no mean over others"):
+        alone = scan(hooked, torch.tensor([[1, 2, 3, 1, 2, 3]]), tolerance=50.0)
+    assert len(alone.batch) == 1 and scan_to_dict(alone)["heads"][0]["mean_share"] != 1.0
+    assert not any(row.replaced == row.mean for row in alone.heads)
+    with pytest.raises(InputError, match="more than one example for by='mean', found one"):
+        scan(hooked, torch.tensor([[1, 2, 3, 1, 2, 3]]), by="mean")
 
 
 def test_a_scan_in_bounded_time(monkeypatch):
@@ -184,11 +203,19 @@ def test_a_scan_in_bounded_time(monkeypatch):
     found = scanned(0.5)
     assert not found.finished and not found.circuit.mechanisms and not found.tried
     assert all(math.isnan(row.loss) for row in found.heads)
+    assert "none was tried" in scan_verdict(found)
+    assert scan_view(found, equations.model).html.count('class="untried"') == 6
     found = scanned(8.5)
     assert not found.finished and 0 < len(found.tried) < 6
-    assert sum(not math.isnan(row.loss) for row in found.heads) == 4  # in the first half
-    assert all(len(line) <= 80 for line in scan_text(found, width=80).splitlines())
-    assert json.loads(json.dumps(scan_to_dict(found)))["heads"][0]["rule"]
+    measured = [row for row in found.heads if not math.isnan(row.loss)]
+    assert len(measured) == 4  # in the first half of the time, not by layer
+    assert [row.head.layer for row in measured if row.loss > 1] == [0, 1, 5]
+    text = scan_text(found, width=80)
+    assert all(len(line) <= 80 for line in text.splitlines())
+    assert text.count(" not measured ") == 2 and "over before 2 heads could be" in text
+    data = json.loads(json.dumps(scan_to_dict(found)))
+    for row, own in zip(data["heads"], found.heads):
+        assert row["measured"] == (own in measured) and row["tried"] == (own.head in found.tried)
 
 
 @pytest.mark.browser

@@ -44,6 +44,9 @@ def test_every_score_equals_a_whole_run_with_hooks_set_by_hand(task, mlp, heads)
     assert len(score.heads) == 3 * heads
     for row in score.heads:
         assert row.loss == naive(empty.replace(row.head, circuit[row.head]))
+        assert (row.emptied is None) == (row.head not in kept)
+        if row.emptied:
+            assert row.emptied.loss == naive(circuit.replace(row.head, OneHot(())))
     assert [row.path for row in score.paths] == list(circuit.paths())
     for row in score.paths:
         assert row.ablated_loss == naive(circuit.without(row.path))
@@ -72,7 +75,7 @@ def test_sufficient_and_minimal_follow_the_tolerance(task, model):
     batch = task.sample(4)
     score = score_circuit(model, task, CIRCUIT, batch, tolerance=1e9)
     assert not score.sufficient  # an untrained model's circuit is worse than knowing nothing
-    score = replace(score, uninformed_loss=2.0)
+    score = replace(score, uninformed_loss=2.0, learned=True)
     assert score.sufficient and not score.minimal
     score = score_circuit(model, task, CIRCUIT, batch, tolerance=1e-9)
     assert not score.sufficient and not score.minimal and not score.spared
@@ -87,7 +90,7 @@ def test_a_path_without_which_nothing_is_known_cannot_be_removed(task, model):
     for loss, minimal in ((2.0, True), (1.9, False)):
         row = replace(worst, ablated_loss=loss)
         losses = {"baseline_loss": 0.1, "combined_loss": 1.0, "uninformed_loss": 2.0}
-        learned = replace(score, **losses, paths=(row,))
+        learned = replace(score, **losses, paths=(row,), learned=True)
         assert learned.sufficient and learned.minimal == minimal
         assert learned.spared == (() if minimal else (row.path,))
         assert score_to_dict(learned, "", task, 0)["paths"][0]["carries"] == minimal

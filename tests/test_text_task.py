@@ -181,11 +181,13 @@ def test_what_is_left_out_is_said(bpe):
     task = giving(bpe, fillings=names)
     made = [tokens_of(task, task.question(index)) for index in range(40)]
     usable = [index for index, each in enumerate(made) if not isinstance(each, str)][:8]
-    with pytest.warns(UserWarning, match=r"\d of \d+ examples are left out: example \d+: ") as said:
+    with pytest.warns(ri.InputWarning, match=r"\d of \d+ examples are left out: ") as said:
         questions, tokens = task.usable(8)
     assert questions == [task.question(index) for index in usable]
     assert tokens == [made[index] for index in usable]
     assert f"{usable[-1] - 7} of {usable[-1] + 1} examples" in str(said[0].message)
+    with pytest.warns(ri.InputWarning, match=r"\d+ of 11 words are left out: .* for IO"):
+        giving(byte_pairs(9000), counterfactual={"IO": [*PEOPLE, "x y"]})
 
 
 def test_answers_that_begin_alike_are_refused():

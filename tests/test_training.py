@@ -1,16 +1,18 @@
 import json
 import subprocess
 import sys
+from contextlib import nullcontext
 from dataclasses import replace
 
 import pytest
 import torch
 
+from retrieval_interp import training
 from retrieval_interp.commands.command import load_model
 from retrieval_interp.config import Recipe
 from retrieval_interp.model import ModelConfig, build_model
 from retrieval_interp.storage.checkpoint import load_checkpoint, read_tensors
-from retrieval_interp.tasks import InputError, RetrievalTask
+from retrieval_interp.tasks import InputError, InputWarning, RetrievalTask
 from retrieval_interp.training import step_indices, train_model
 
 TINY = Recipe(
@@ -97,6 +99,26 @@ def test_training_equals_a_loop_written_by_hand():
             torch.testing.assert_close(p.detach(), expected.expand_as(p), atol=1e-5, rtol=1e-4)
 
 
+@pytest.mark.parametrize("error", [None, Stop, KeyboardInterrupt])
+def test_only_training_steps_on_cuda_round_factors(monkeypatch, error):
+    """Products of validation, and all that follows a run, are of float32."""
+    seen, tf32 = [], training.tf32
+    monkeypatch.setattr(training, "tf32", lambda device: tf32(torch.device("cuda")))
+
+    class Noting(RetrievalTask):
+        def example_losses(self, outputs, batch):
+            seen.append((torch.is_grad_enabled(), torch.get_float32_matmul_precision()))
+            if error is not None and len(seen) == 3:
+                raise error
+            return super().example_losses(outputs, batch)
+
+    recipe = replace(TINY, task=Noting(chains=2, steps=1, dim=2), steps=3)
+    with nullcontext() if error is None else pytest.raises(error):
+        train_model(recipe, compile=False)
+    assert seen[:3] == [(True, "high"), (False, "highest"), (True, "high")]
+    assert torch.get_float32_matmul_precision() == "highest"
+
+
 def test_an_epoch_sees_every_example_once_in_an_order_of_its_own():
     orders: dict = {}
     epochs = [
@@ -162,7 +184,7 @@ def test_where_compiling_fails_training_goes_on_with_a_word(monkeypatch):
         raise RuntimeError("no C compiler here")
 
     monkeypatch.setattr(torch, "compile", broken)
-    with pytest.warns(UserWarning, match="torch.compile failed, .* no C compiler here"):
+    with pytest.warns(InputWarning, match="torch.compile failed, .* no C compiler here"):
         trained = train_model(replace(TINY, steps=4))
     assert not trained.record["compiled"]
 

@@ -463,8 +463,8 @@ def pairs(*changes):
     [
         ({"corrupt": SENTENCE + " the"}, "expected as many tokens as the prompt's .* part at"),
         ({"corrupt": SENTENCE}, "expected another prompt, found the same tokens"),
-        ({"wrong_answers": (" Mary",)}, "begin with different tokens, found ' Mary and Mary'"),
-        ({"answers": ()}, "begin with different tokens"),
+        ({"wrong_answers": (" Mary",)}, "begin with different tokens, found ' Mary'"),
+        ({"answers": ()}, "expected right and wrong ones, found"),
         ({"clean": "", "corrupt": ""}, "expected another prompt"),
     ],
 )
@@ -477,11 +477,13 @@ def test_pairs_that_do_not_fit_are_refused(tmp_path, change, message):
 def test_pairs_of_prompts_are_read(tmp_path):
     model = untrained_bridge("gpt2", tmp_path)
     prompts = [vars(pair) for pair in pairs({}, {"clean": SENTENCE.replace("store", "drink")})]
-    bad = {**prompts[0], "corrupt": "When"}
-    data = json.loads(json.dumps({"prompts": [*prompts, bad], "word_idxs": {"S2": 1}}))
-    with pytest.warns(UserWarning, match="1 of 3 pairs are left out, .* as many tokens"):
+    bad = [{**prompts[0], "corrupt": text} for text in ("When", "When Ann", SENTENCE)]
+    data = json.loads(json.dumps({"prompts": [*prompts, *bad], "word_idxs": {"S2": 1}}))
+    said = r"3 of 5 pairs are left out: .* as many tokens .* \(2 like this\); .* \(1 like this\)"
+    with pytest.warns(ri.InputWarning, match=said):
         read = ri.PairsTask.from_dict(data, model.tokenizer)
     assert read.role_names[-1] == "END" and len(read) == 2
+    assert read.description.startswith("2 of 5 pairs of prompts, such as ")
     one = ri.PairsTask(pairs(), model.tokenizer)
     batch = one.sample(1, split="test")
     other = one.counterfactual(batch)
@@ -577,6 +579,22 @@ def test_the_command_explains(run_command_in_process, tmp_path):
     assert data["intact"]["loss"] > data["nothing"]["loss"]
     assert data["needed"] == [["L2.H0 s0<-s2"], ["L4.H0 s0<-s4"]]
     assert (tmp_path / "why.html").read_text().count("<tr data-path=") == 2
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_what_was_found_and_measured_on_the_same_prompt_says_so(small, seed):
+    task = MetricTask(small.task)
+
+    def drawn(seed):
+        batch = small.task.sample(1, seed, split="test")
+        other = small.task.counterfactual(batch)
+        return with_counterfactual(small.model, batch, other), other
+
+    search = KeepSearch(small.model, task, drawn(0)[0], upto="heads")
+    assert [*search]
+    found = explain(small.model, task, search, *drawn(seed), controls=0)
+    assert "The counterfactual is: " in found.finding
+    assert ("found and measured on the same prompt" in found.finding) == (seed == 0)
 
 
 @pytest.mark.parametrize(

@@ -58,12 +58,10 @@ def explain(
     controls: int = 20,
     seed: int = 0,
     progress: Progress = no_progress,
-    same_prompts: bool = False,
 ) -> Explanation:
     """Measure what a search that has ended found, on other examples with a counterfactual.
 
-    `other` are their counterfactual prompts, `controls` random sets of units are tried beside;
-    `same_prompts` says that these examples decided, as there are no others.
+    `other` are their counterfactual prompts, `controls` random sets of units are tried beside.
     """
     decided = search.measured[0].batch
     decided_on = sum(len(recovery.batch) for recovery in search.measured)
@@ -105,7 +103,7 @@ def explain(
         task=task.task,
         batch=batch,
         other=other,
-        same_prompts=same_prompts,
+        on_the_same=torch.equal(decided.inputs, batch.inputs),
         patch=search.patch,
         metric=task.measures,
         keep=search.keep,
@@ -139,8 +137,8 @@ def _random_sets(
     for _ in range(count if units else 0):
         chosen = list[Unit]()
         for length, level in enumerate(LEVELS):
-            places = {path[:length] for path in search.paths}
-            every = [Unit(head, *place) for head in heads for place in sorted(places)]
+            places = [sorted({path[:length] for path in allowed}) for allowed in search.paths]
+            every = [Unit(head, *place) for head in heads for place in places[head.layer]]
             chosen += draw.sample(every, min(counts[level], len(every)))
         yield chosen
 
@@ -154,12 +152,13 @@ def _needed(
     """
     assert search.estimates is not None
     estimates, deciding, keep = search.estimates, few[0], search.keep
-    every = [Unit(head, *path) for head in deciding.heads]
+    heads = [head for head in deciding.heads if path in search.paths[head.layer]]
+    every = [Unit(head, *path) for head in heads]
     units = [unit for unit in every if abs(estimates.of(unit)) >= _CUT * deciding.gap]
     units.sort(key=estimates.of, reverse=True)
     if not units or deciding.needs(units, keep) is not True:
         return
-    for needed in minimal_sets(units, lambda lost: deciding.needs(lost, keep) is True):
+    for needed in minimal_sets(units, lambda lost: deciding.needs(lost, keep) is True, most=16):
         fewer = [[kept for kept in needed if kept != unit] for unit in needed if needed[1:]]
         if all(
             recovery.needs(needed, keep) is True
@@ -180,7 +179,7 @@ def _unit_scores(
         return
     task, batch, estimates = search.task.task, recovery.batch, search.estimates
     assert estimates is not None and batch.counterfactual is not None
-    paths = {unit: _main_path(unit, estimates, search.paths) for unit in units}
+    paths = {unit: _main_path(unit, estimates, search.paths[unit.head.layer]) for unit in units}
     later = [path for path in dict.fromkeys(paths.values()) if path is not None]
     made = _origins(search, decided, later, estimates)
     stable = stability(estimates, units)

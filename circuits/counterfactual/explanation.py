@@ -68,7 +68,6 @@ class Explanation:
     task: Task
     batch: Batch  # on which everything was measured
     other: Batch  # the counterfactual prompts
-    same_prompts: bool  # whether the same prompts decided
     patch: Patch  # what was taken from the counterfactual prompts
     metric: str  # the logit difference, the task's loss (then minus it), or the caller's metric
     keep: float  # the share that was asked for
@@ -81,6 +80,7 @@ class Explanation:
     needed: tuple[Needed, ...]  # in the intact model
     circuit: Circuit  # of the last level
     decided_on: int  # examples
+    on_the_same: bool  # whether it was found and measured on the same examples
     runs: int
     unfinished: str  # why the search ended early, or found no more levels
 
@@ -103,7 +103,7 @@ class Explanation:
         if len(self.batch) == 1:
             tokens = self.task.position_labels(self.other, 0)
             sentences.append(f"The counterfactual is: {' '.join(tokens)}.")
-        if self.same_prompts:
+        if self.on_the_same:
             sentences.append("It was found and measured on the same prompt.")
         return " ".join(sentences)
 
@@ -183,7 +183,7 @@ class Explanation:
             sentences.append(self._made(score.origin, path))
         if score.enables:
             later = ", ".join(
-                f"{enabled.path.head} to {labels[enabled.path.path.src]} {enabled.side}"
+                f"{enabled.path.head} to {labels[enabled.path.path.src]} ({enabled.text})"
                 for enabled in score.enables
             )
             sentences.append(f"It enables {later}.")

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from retrieval_interp.circuits.attention import Places, role_places
 from retrieval_interp.circuits.circuit import Circuit, RolePath
-from retrieval_interp.circuits.hooks import call_options, in_all_layers
+from retrieval_interp.circuits.hooks import call_options, in_all_layers, measuring
 from retrieval_interp.circuits.mechanisms import Mechanism, Output, WithPaths
 from retrieval_interp.circuits.runs.runs import parts_of
 from retrieval_interp.tasks import Batch, InputError, Task, parse_role, role_name
@@ -96,7 +96,7 @@ class Counterfactual(WithPaths):
     def from_dict(cls, data: Mapping[str, Any], roles: Roles) -> Mechanism:
         rows = from_data(tuple[str, ...], data.get("rows", []), "rows")
         made: Any = super().from_dict({"patch": "z", **data, "rows": []}, roles)
-        return replace(made, rows=tuple(parse_role(name, roles) for name in rows))
+        return cls(made.paths, tuple(parse_role(name, roles) for name in rows), made.patch)
 
     @classmethod
     def from_words(cls, words: Sequence[str], roles: Roles) -> Mechanism:
@@ -207,7 +207,8 @@ def attended(model: Any, batch: Batch) -> list[Attended]:
             layers[hook.layer()] = x.detach()
 
         hooks += in_all_layers(model, name, note)
-    model.run_with_hooks(batch.inputs, **call_options(batch), fwd_hooks=hooks, return_type=None)
+    with measuring(model):
+        model.run_with_hooks(batch.inputs, **call_options(batch), fwd_hooks=hooks, return_type=None)
     by_layer: Iterable[Any] = range(model.cfg.n_layers)
     missing = [name for name, layers in noted.items() if len(layers) < model.cfg.n_layers]
     if missing:

@@ -18,7 +18,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from retrieval_interp.circuits.attention import rows_of
-from retrieval_interp.circuits.hooks import call_options
+from retrieval_interp.circuits.hooks import call_options, measuring
 from retrieval_interp.circuits.paths import HeadPath
 from retrieval_interp.tasks import Batch
 
@@ -92,7 +92,8 @@ class _Run:
                 name = f"blocks.{layer}.attn.hook_{part}"
                 hooks.append((name, partial(note_attention, part, layer=layer)))
         options = call_options(batch)
-        model.run_with_hooks(batch.inputs, **options, fwd_hooks=hooks, return_type=None)
+        with measuring(model):
+            model.run_with_hooks(batch.inputs, **options, fwd_hooks=hooks, return_type=None)
 
     def parts(self, layer: int, src: int) -> Float[Tensor, "part batch chain d_model"]:
         """What enters a layer at a role: the embedding, then attention and MLP of each before."""
@@ -126,7 +127,7 @@ def _origin(
     at, sources = rows_of(dest, roles), roles[:, :, src].clamp(min=0)[..., None]
     slope = slopes[layer][:, :, head][at] / len(roles)  # [batch chain d_head]
     patterns = [run.layers["pattern", layer][:, head][at].gather(-1, sources) for run in runs]
-    attention = (sum(patterns)[..., 0] / 2).masked_fill(~present, 0.0)  # (P + P') / 2
+    attention = torch.stack(patterns).mean(0)[..., 0].masked_fill(~present, 0.0)  # (P + P') / 2
     sums, brought = [], []
     for run in runs:
         parts = run.parts(layer, src)

@@ -32,9 +32,8 @@ from retrieval_interp.circuits.counterfactual.units import (
     keeping,
     losing,
 )
-from retrieval_interp.circuits.hooks import has_hooks, is_causal
+from retrieval_interp.circuits.hooks import has_hooks
 from retrieval_interp.circuits.runs.means import standard_error
-from retrieval_interp.circuits.scores.control import allowed_paths
 from retrieval_interp.circuits.scores.scorer import Scorer, heads_of, uninformed_loss
 from retrieval_interp.tasks import Batch, InputError
 
@@ -180,7 +179,7 @@ class KeepSearch:
         drawn = [batch] if fresh is None else [batch, fresh]
         self.measured = [Recovery(model, task, each, patch) for each in drawn]
         self.measured[0].check_gap()
-        self.paths = allowed_paths(batch, is_causal(model))
+        self.paths = [where.paths for where in self.measured[0].scorer.where]  # by layer
         self.levels: dict[str, tuple[Unit, ...]] = {}
         self.estimates: Estimates | None = None
         self.missing = "the search was cancelled"
@@ -217,7 +216,7 @@ class KeepSearch:
             others = [
                 unit
                 for unit in estimates.units(level)
-                if (unit.src is None or unit[1:] in self.paths)
+                if (unit.src is None or unit[1:] in self.paths[unit.head.layer])
                 and unit not in own
                 and not whole & {Unit(unit.head), Unit(unit.head, unit.dest)}
             ]
@@ -289,7 +288,8 @@ class KeepSearch:
     def _parts(self, unit: Unit, estimates: Estimates, most: float) -> list[Unit]:
         """The rows of a head, or the paths of a row, that are estimated to bring most of it."""
         length = len(LEVELS[: LEVELS.index(unit.level) + 1])
-        places = {path[:length] for path in self.paths if unit.dest in (None, path.dest)}
+        allowed = self.paths[unit.head.layer]
+        places = {path[:length] for path in allowed if unit.dest in (None, path.dest)}
         parts = [Unit(unit.head, *place) for place in sorted(places)]
         parts.sort(key=lambda part: -abs(estimates.of(part)))
         sizes = [abs(estimates.of(part)) for part in parts]

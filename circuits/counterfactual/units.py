@@ -157,10 +157,9 @@ class Estimates(NamedTuple):
 
     def each(self, unit: Unit) -> Float[Tensor, "split batch"]:
         """Those of a unit."""
-        head, *roles = unit
         level: Tensor = getattr(self, unit.level)
-        place = *head, *(role for role in roles if role is not None)
-        return level[(slice(None), slice(None), *place)]
+        roles = [role for role in (unit.dest, unit.src) if role is not None]
+        return level[(slice(None), slice(None), *unit.head, *roles)]
 
     def of(self, unit: Unit) -> float:
         """The mean over examples for a unit, of both parts together."""

@@ -111,8 +111,7 @@ def why(
     except KeyboardInterrupt:
         if not search.levels:
             raise
-    same = isinstance(task, PairsTask) and len(task) == 1
-    return explain(model, measured, search, telling, other, controls, seed, progress, same)
+    return explain(model, measured, search, telling, other, controls, seed, progress)
 
 
 def _tokenizer(model: Any) -> Any:

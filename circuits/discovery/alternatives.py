@@ -1,5 +1,6 @@
 """All circuits that do as well as one: as simple, and holding too."""
 
+import math
 from dataclasses import dataclass
 from time import monotonic
 from typing import Any
@@ -42,7 +43,8 @@ class Alternatives:
         """What they share and where they differ, in a few lines."""
         names, count = task.role_names, len(self.circuits)
         if count == 1:
-            return "No other circuit of this cost was found that holds."
+            time = "" if self.complete else " in the time"
+            return f"No other circuit of this cost was found that holds{time}."
         core = ", ".join(path.text(names) for path in self.core) or "no path"
         lines = [
             f"{count} circuits of this cost hold{'' if self.complete else ' so far'}. "
@@ -78,13 +80,16 @@ def alternatives(
     """
     one_hot = all(isinstance(m, OneHot) or not m.paths for m in circuit.mechanisms.values())
     search = Search(model, task, SearchOptions(tolerance, examples, seed, shared=not one_hot))
-    judge, space = search.judge, search.space
-    judge.deadline = monotonic() + time
-    key, given = space.key(circuit), search.space.circuit([circuit[h] for h in space.heads])
-    found = {given: float(judge.losses(given).mean())}
-    known, waiting, complete = {_paths(given)}, [given], True
+    search.deadline.at = monotonic() + time
+    found, known, complete = {circuit: math.nan}, {_paths(circuit)}, True
 
     def looking() -> Any:
+        yield "measuring the intact model"
+        judge, space = search.judge, search.space
+        given = space.circuit([circuit[head] for head in space.heads])
+        found.clear()
+        found[given] = float(judge.losses(given).mean())
+        key, waiting = space.key(given), [given]
         while waiting:
             at = waiting.pop(0)
             yield f"{len(found)} circuits"
@@ -99,8 +104,9 @@ def alternatives(
                 waiting.append(trial)
 
     try:
-        for _ in progress(looking(), "looking for others that do as well"):
-            pass
+        with search.deadline.of_passes(model):
+            for _ in progress(looking(), "looking for others that do as well"):
+                pass
     except (OutOfTime, KeyboardInterrupt):
         complete = False
     return Alternatives(found, complete)

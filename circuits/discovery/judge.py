@@ -4,6 +4,8 @@ A circuit that is far off after some examples is not run on the rest.
 """
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cached_property
 from time import monotonic
 from typing import Any
@@ -14,12 +16,17 @@ from torch import Tensor
 
 from retrieval_interp.circuits.attribution import Attribution, Changed, attribute
 from retrieval_interp.circuits.circuit import Circuit
-from retrieval_interp.circuits.hooks import is_causal
 from retrieval_interp.circuits.mechanisms import Mechanism
 from retrieval_interp.circuits.paths import Head
-from retrieval_interp.circuits.runs.means import mean_attention, standard_error
+from retrieval_interp.circuits.runs.means import mean_attention
 from retrieval_interp.circuits.scores.control import allowed_attention
-from retrieval_interp.circuits.scores.scorer import Bar, Scorer, has_learned, uninformed_loss
+from retrieval_interp.circuits.scores.scorer import (
+    Bar,
+    Scorer,
+    has_learned,
+    uninformed_loss,
+    unlearned_text,
+)
 from retrieval_interp.tasks import Batch, InputError, Task
 
 _LOOKS = (16, 64, 192)  # examples after which a circuit may be given up
@@ -30,14 +37,33 @@ class OutOfTime(Exception):
     """The time of a search is over."""
 
 
+class Deadline:
+    """When the time of a search is over, in seconds of `time.monotonic`."""
+
+    at = math.inf
+
+    def check(self, *_: Any) -> None:
+        """Raise OutOfTime if it is over."""
+        if monotonic() > self.at:
+            raise OutOfTime
+
+    @contextmanager
+    def of_passes(self, model: Any) -> Iterator[None]:
+        """Check it before every block of a model, as a single pass may take long."""
+        handles = [block.register_forward_pre_hook(self.check) for block in model.blocks]
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+
+
 class Judge:
     """Decides which circuits hold on one set of examples, and remembers.
 
     The best of many that hold may hold by chance, so `other` judges on other examples what does.
-    After `deadline`, in seconds of `time.monotonic`, it measures nothing and raises OutOfTime.
+    After the deadline it measures nothing and raises OutOfTime.
     """
-
-    deadline = math.inf
 
     def __init__(
         self,
@@ -46,7 +72,9 @@ class Judge:
         batch: Batch,
         tolerance: float | None = None,
         other: "Judge | None" = None,
+        deadline: Deadline | None = None,
     ):
+        self.deadline = deadline or Deadline()
         if tolerance is None and task.tolerance is None:  # few examples may make most of the loss
             batch = batch[_spread(Scorer(model, task, batch).each(Circuit.empty(task)))]
         self.model, self.task, self.batch, self.other = model, task, batch, other
@@ -67,14 +95,18 @@ class Judge:
     def attention(self) -> Float[Tensor, "layer head dest src"]:
         """The intact model's mean attention by role, where it may attend."""
         means = mean_attention(self.model, self.batch).cpu()
-        return allowed_attention(means, self.batch, is_causal(self.model))
+        return allowed_attention(means, self.batch, self.model)
 
     @property
     def learned(self) -> bool:
-        """Whether the intact model does better than one that knows nothing, by two errors."""
-        ahead, nothing = self.losses(self.empty) - self.uninformed.each, self.uninformed.loss
-        high = nothing + float(ahead.mean()) + 2 * standard_error(ahead)
-        return has_learned(self.task, high, nothing)
+        """Whether the intact model does better than one that knows nothing (`has_learned`)."""
+        return has_learned(self.losses(self.empty), self.uninformed)
+
+    @property
+    def unlearned_text(self) -> str:
+        """That the model has not learned the task."""
+        intact = float(self.losses(self.empty).mean())
+        return unlearned_text(intact, *self.uninformed[:2], self.task.loss_name)
 
     @property
     def most(self) -> float:
@@ -96,7 +128,6 @@ class Judge:
         if circuit not in self.known:
             holds = self.keeps(circuit)
             if holds and self.other is not None:
-                self.other.deadline = self.deadline
                 holds = self.other.keeps(circuit)
             self.known[circuit] = holds
             if holds:
@@ -138,8 +169,7 @@ class Judge:
 
     def check_time(self) -> None:
         """Raise OutOfTime after the deadline."""
-        if monotonic() > self.deadline:
-            raise OutOfTime
+        self.deadline.check()
 
     def losses(self, circuit: Circuit) -> Float[Tensor, " batch"]:
         """The loss of every example."""

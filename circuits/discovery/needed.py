@@ -1,21 +1,20 @@
 """The paths that an intact model needs, singly or as one of several heads (paper, appendix E)."""
 
+import warnings
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, TypeVar
 
 from retrieval_interp.circuits.discovery.judge import Judge
 from retrieval_interp.circuits.discovery.steps import Doing
-from retrieval_interp.circuits.hooks import is_causal
 from retrieval_interp.circuits.mechanisms import Cut
-from retrieval_interp.circuits.paths import Head, HeadPath
+from retrieval_interp.circuits.paths import Head, HeadPath, RolePath
 from retrieval_interp.circuits.runs.fits import draw_batch
-from retrieval_interp.circuits.scores.control import allowed_paths
 from retrieval_interp.circuits.scores.scorer import Progress, all_but_one, heads_of, no_progress
-from retrieval_interp.tasks import Task
+from retrieval_interp.tasks import InputWarning, Task
 from retrieval_interp.tasks.structured import check_sampling
 
-Item = TypeVar("Item")
+Item = TypeVar("Item", bound=Hashable)
 Paths = tuple[HeadPath, ...]
 _WEAKEST = 0.05  # paths with less mean attention are not cut in the intact model
 
@@ -49,9 +48,9 @@ def needed_paths(
 
         loss(S) > tolerance,  but  loss(S without p) < tolerance  for every path p in S
 
-    each by two standard errors. So of a set of several paths any one suffices; where that is not
-    clear, no set is returned. Sets are disjoint, in the order of what they are estimated to cost.
-    Paths with less than 0.05 of mean attention are never cut.
+    each by two standard errors; where that is not clear, no set is returned. So of a set of several
+    paths one is needed. Any one suffices if no other set overlaps; where any two of three heads
+    suffice, every two of them are a set. Paths with less than 0.05 of mean attention are never cut.
 
     Returns:
         The sets, each a sorted tuple; none for a model that has not learned the task or that is
@@ -61,9 +60,11 @@ def needed_paths(
     device = next(model.parameters()).device
     judge = Judge(model, task, draw_batch(task, examples, seed, device, "discovery"), tolerance)
     found: list[Paths] = []
-    if judge.learned:
-        for _ in progress(cut_paths(judge, heads_of(model), found), "cutting paths"):
-            pass
+    if not judge.learned:
+        warnings.warn(judge.unlearned_text, InputWarning, stacklevel=2)
+        return []
+    for _ in progress(cut_paths(judge, heads_of(model), found), "cutting paths"):
+        pass
     return [NamedPaths(paths, task.role_names) for paths in found]
 
 
@@ -71,14 +72,14 @@ def cut_paths(judge: Judge, heads: Sequence[Head], found: list[Paths]) -> Doing[
     """Add what the intact model needs (`needed_paths`) to `found`; return that it is done.
 
     Where two heads do the same, cutting either one changes nothing. So a role path is cut in all
-    heads at once, and where the model minds, the smallest sets of heads are looked for.
+    heads at once, and where the model minds, all smallest sets of heads are looked for.
     """
     empty = judge.empty
     if not judge.keeps(empty):
         return True  # no cut can be blamed
     near = judge.around(empty)
-    paths = allowed_paths(near.batch, is_causal(near.model))
-    present = [HeadPath(h, p) for p in paths for h in heads if judge.attention[h][p] >= _WEAKEST]
+    strong = {head: (judge.attention[head] >= _WEAKEST).nonzero().tolist() for head in heads}
+    present = [HeadPath(head, RolePath(*path)) for head in heads for path in strong[head]]
     yield "ordering paths"
     changes = judge.changes(empty)
     effects = [changes.change(head, Cut((path,))).effect for head, path in present]
@@ -95,30 +96,47 @@ def cut_paths(judge: Judge, heads: Sequence[Head], found: list[Paths]) -> Doing[
 
 
 def minimal_sets(
-    items: Sequence[Item], breaks: Callable[[Sequence[Item]], bool]
+    items: Sequence[Item], breaks: Callable[[Sequence[Item]], bool], most: int = 64
 ) -> list[tuple[Item, ...]]:
-    """Disjoint sets that break something, but no longer if any one item is left out.
+    """All sets that break something, but no longer if any one item is left out.
 
-    All items outside these sets, together, break nothing. Items that come first are tried first.
+    One is found, then others without each of its items, and so on (Reiter's hitting-set tree), in
+    at most so many steps: of very many sets some are left out.
 
-    >>> minimal_sets("abcde", lambda lost: "b" in lost or {"a", "d"} <= set(lost))
-    [('b',), ('a', 'd')]
+    >>> minimal_sets("abcde", lambda lost: "b" in lost or len({"a", "d", "e"} & set(lost)) > 1)
+    [('b',), ('a', 'd'), ('a', 'e'), ('d', 'e')]
     """
     found: list[tuple[Item, ...]] = []
-    rest = list(items)
-    while rest and (breaks(rest) or breaks(rest[:1])):
-        size = 1
-        while size < len(rest) and not breaks(rest[:size]):
-            size *= 2
-        sizes = range(size // 2 + 1, min(size, len(rest)))
-        least = size // 2 + 1 + bisect_left(sizes, True, key=lambda size: breaks(rest[:size]))
-        chosen = rest[:least]
-        before: list[Item] = []
-        while before != chosen:
-            before = chosen
-            for item in reversed(before):
-                fewer = [other for other in chosen if other != item]
-                chosen = fewer if fewer and breaks(fewer) else chosen
-        found.append(tuple(chosen))
-        rest = [item for item in rest if item not in chosen]
+    waiting, seen = [frozenset[Item]()], set[frozenset[Item]]()  # items that are left alone
+    while waiting and len(seen) < most:
+        left = waiting.pop(0)
+        if left in seen:
+            continue
+        seen.add(left)
+        smallest = next((known for known in found if left.isdisjoint(known)), ())
+        if not smallest:
+            smallest = _minimal_set([item for item in items if item not in left], breaks)
+            found += [smallest] if smallest else []
+        waiting += [left | {item} for item in smallest]
     return found
+
+
+def _minimal_set(
+    items: Sequence[Item], breaks: Callable[[Sequence[Item]], bool]
+) -> tuple[Item, ...]:
+    """A smallest set that breaks something, or no item; those that come first are tried first."""
+    if not items or not (breaks(items) or breaks(items[:1])):
+        return ()
+    size = 1
+    while size < len(items) and not breaks(items[:size]):
+        size *= 2
+    sizes = range(size // 2 + 1, min(size, len(items)))
+    least = size // 2 + 1 + bisect_left(sizes, True, key=lambda size: breaks(items[:size]))
+    chosen = items[:least]
+    before: Sequence[Item] = []
+    while before != chosen:
+        before = chosen
+        for item in reversed(before):
+            fewer = [other for other in chosen if other != item]
+            chosen = fewer if fewer and breaks(fewer) else chosen
+    return tuple(chosen)

@@ -7,28 +7,26 @@ head is judged with all other replacements in place.
 """
 
 import math
+import warnings
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import cached_property
 from time import monotonic
 from typing import Any
 
 from retrieval_interp.circuits.circuit import Circuit
-from retrieval_interp.circuits.discovery.judge import Judge, OutOfTime
+from retrieval_interp.circuits.discovery.judge import Deadline, Judge, OutOfTime
 from retrieval_interp.circuits.discovery.needed import cut_paths
 from retrieval_interp.circuits.discovery.space import Space, rule_candidates
 from retrieval_interp.circuits.discovery.steps import Doing, Result, Steps
 from retrieval_interp.circuits.paths import Head, HeadPath
 from retrieval_interp.circuits.runs.fits import draw_batch
 from retrieval_interp.circuits.scores.scorer import Progress, heads_of, no_progress
-from retrieval_interp.tasks import InputError, Task
+from retrieval_interp.tasks import Batch, InputError, InputWarning, Task
 from retrieval_interp.tasks.structured import check_sampling
 
 _OTHER = 1_000_003  # added to the seed of the examples that confirm
-_CANCELLED = (
-    "the search was cancelled; a simpler circuit may exist, and what the intact model needs was "
-    "not looked for"
-)
 
 
 @dataclass(frozen=True)
@@ -126,7 +124,11 @@ def discover(
     """
     given = {"tolerance": tolerance, "examples": examples, **choices}
     given = {name: value for name, value in given.items() if value is not None}
-    return Search(model, task, replace(options, **given)).run(progress)
+    search = Search(model, task, replace(options, **given))
+    circuit = search.run(progress)
+    if not search.missing and not search.judge.learned:
+        warnings.warn(search.judge.unlearned_text, InputWarning, stacklevel=2)
+    return circuit
 
 
 class Search:
@@ -136,10 +138,10 @@ class Search:
     """
 
     def __init__(self, model: Any, task: Task, options: SearchOptions = DEFAULTS):
-        start, device = monotonic(), next(model.parameters()).device
-        limit = math.inf if options.time is None else options.time
-        self._deadlines = start + limit * 2 / 3, start + limit
-        batch = draw_batch(task, options.examples, options.seed, device, "discovery")
+        start, limit = monotonic(), math.inf if options.time is None else options.time
+        self._deadlines, self.deadline = (start + limit * 2 / 3, start + limit), Deadline()
+        self.model, self.task, self.options = model, task, options
+        self.batch = self._drawn(options.seed)
         every = heads_of(model)
         some = options.heads.split() if isinstance(options.heads, str) else options.heads
         heads = every if some is None else sorted({Head.parse(str(head)) for head in some})
@@ -147,37 +149,76 @@ class Search:
             expected = f"one or more of {every[0]} to {every[-1]}"
             found = ", ".join(str(head) for head in heads if head not in every) or "none"
             raise InputError(f"heads: expected {expected}, found {found}")
-        other = None
-        if not task.fixed:
-            others = draw_batch(task, options.examples, options.seed + _OTHER, device, "discovery")
-            other = Judge(model, task, others, options.tolerance)
-        self.judge = Judge(model, task, batch, options.tolerance, other)
-        among = self.judge.empty, self.judge.attention, heads, rule_candidates(model, batch, heads)
-        self.space = Space(*among, options.shared, options.fewest)
-        self.steps, self.best, self._ranked = Steps(self.judge, self.space), self.judge.empty, 0
+        self._heads = heads
+        self.best, self._ranked = Circuit.empty(task), 0
         self._last = SearchState("", 0, self.best)
         self.needed: list[tuple[HeadPath, ...]] = []  # sets of paths, any one of which is needed
-        self.missing = [_CANCELLED]
+        self._search_ended = "cancelled"  # or why it ended before it was done, or nothing
+        self._cuts_ended: str | None = None  # the same of cutting paths; None before that
+
+    def _drawn(self, seed: int) -> Batch:
+        device = next(self.model.parameters()).device
+        return draw_batch(self.task, self.options.examples, seed, device, "discovery")
+
+    @cached_property
+    def judge(self) -> Judge:
+        """What decides, on the examples and on as many others."""
+        model, task, tolerance, other = self.model, self.task, self.options.tolerance, None
+        if not task.fixed:
+            others = self._drawn(self.options.seed + _OTHER)
+            other = Judge(model, task, others, tolerance, deadline=self.deadline)
+        return Judge(model, task, self.batch, tolerance, other, self.deadline)
+
+    @cached_property
+    def space(self) -> Space:
+        """What may be made of the heads."""
+        judge, heads = self.judge, self._heads
+        rules = rule_candidates(self.model, self.batch, heads)
+        how = self.options.shared, self.options.fewest
+        return Space(judge.empty, judge.attention, heads, rules, *how)
+
+    @cached_property
+    def steps(self) -> Steps:
+        """The steps from circuit to circuit."""
+        return Steps(self.judge, self.space)
 
     def __iter__(self) -> Iterator[SearchState]:
-        if not self.judge.learned:
-            self.missing = []
-            return
-        done = yield from self._until(self._deadlines[0], self.steps.search())
-        late = "the search was stopped by its time limit; a simpler circuit may exist"
-        before = [] if done else [late]
-        unknown = "before all paths were cut; the intact model may need more"
-        self.missing = [*before, f"cancelled {unknown}"]
+        late = "stopped by its time limit"
+        done = yield from self._until(self._deadlines[0], self._simplify())
+        self._search_ended = "" if done else late
+        if "steps" not in vars(self):
+            return  # the model has learned nothing, or measuring it has taken all the time
+        self._cuts_ended = "cancelled"
         doing = cut_paths(self.judge, self.space.heads, self.needed)
         done = yield from self._until(self._deadlines[1], doing)
-        self.missing = before if done else [*before, f"stopped by its time limit {unknown}"]
+        self._cuts_ended = "" if done else late
+
+    def _simplify(self) -> Doing[bool]:
+        if self.judge.learned:
+            yield from self.steps.search()
+        return True
+
+    @property
+    def missing(self) -> list[str]:
+        """What was not done, and why."""
+        said = []
+        if self._search_ended:
+            some = bool(self.best.mechanisms)
+            known = "a simpler circuit may exist" if some else "no circuit was found"
+            said.append(f"the search was {self._search_ended}; {known}")
+            if self._cuts_ended is None:
+                said[0] += ", and what the intact model needs was not looked for"
+        if self._cuts_ended:
+            unknown = "before all paths were cut; the intact model may need more"
+            said.append(f"{self._cuts_ended} {unknown}")
+        return said
 
     def run(self, progress: Progress = no_progress) -> Circuit:
         """Search to the end, or until it is interrupted; see `discover`."""
         with suppress(KeyboardInterrupt):
             for _ in progress(self, "searching"):
                 pass
-        if self.missing == [_CANCELLED] and not self.circuit.mechanisms:
+        if self._search_ended == "cancelled" and not self.best.mechanisms:
             raise KeyboardInterrupt("cancelled before any circuit held")
         return self.circuit
 
@@ -203,26 +244,29 @@ class Search:
 
     def front_text(self) -> str:
         """The front in one line; empty if it is the circuit that was found, and no other."""
+        if not self.best.mechanisms:
+            return ""
         front, space = self.front(), self.space.aiming("heads")
         each = [(*space.simplicity(one), float(self.judge.losses(one).mean())) for one in front]
         said = ", ".join(f"{heads} heads at cost {cost} ({loss:.4f})" for heads, cost, loss in each)
-        return "" if front in ([], [self.best]) else f"fewest heads or lowest cost: {said}"
+        return "" if front == [self.best] else f"fewest heads or lowest cost: {said}"
 
     def _until(
         self, deadline: float, doing: Doing[Result]
     ) -> Generator[SearchState, None, Result | None]:
         """Do it and tell of it; None if it is not done in time."""
         while monotonic() <= deadline:
-            self.judge.deadline = deadline
+            self.deadline.at = deadline
             try:
-                what = next(doing)
+                with self.deadline.of_passes(self.model):
+                    what = next(doing)
             except StopIteration as end:
                 result: Result = end.value
                 return result
             except OutOfTime:
                 return None
             finally:
-                self.judge.deadline = math.inf
+                self.deadline.at = math.inf
             yield self._state(what)
         return None
 

@@ -11,7 +11,7 @@ from retrieval_interp.circuits.circuit import Circuit, Head, HeadPath, RolePath
 from retrieval_interp.circuits.scores.enabling import Enabled
 from retrieval_interp.tasks import Batch, Task, role_name
 
-Enabling = Mapping[HeadPath, Sequence[Enabled]]  # later paths that need a path
+Enabling = Mapping[HeadPath | Head, Sequence[Enabled]]  # later paths that a path or head serves
 _LONG = 30  # most characters of a line that adds to a label
 
 
@@ -65,14 +65,17 @@ def row_labels(
     batch: Batch | None,
     enables: Enabling,
 ) -> Iterator[Label]:
-    """The lines next to a row: heads with arrows by name, in their colours, others counted."""
-    by_head: dict[Head, list[HeadPath]] = {}
+    """The lines next to a row: heads with arrows by name, in their colours, others counted.
+
+    Heads that are needed as such, which `enables` has, are named as well.
+    """
+    by_head: dict[Head, list[HeadPath]] = {head: [] for head in as_such(enables, layers)}
     for path in sorted(colors):
         if path.head.layer in layers:
             by_head.setdefault(path.head, []).append(path)
-    for paths in by_head.values():
+    for head, paths in sorted(by_head.items()):
         own = {colors[path] for path in paths}
-        first, *more = _head_lines(circuit, paths, batch, enables)
+        first, *more = _head_lines(circuit, head, paths, batch, enables)
         yield Label(first, own.pop() if len(own) == 1 else None)
         yield from (Label(text, faint=True) for text in more)
     span = "-".join(dict.fromkeys(f"L{layer}" for layer in (layers[0], layers[-1])))
@@ -87,30 +90,43 @@ def row_labels(
         yield Label(f"{span} original")
 
 
+def as_such(enables: Enabling, layers: range) -> list[Head]:
+    """The heads of these layers that are needed as such."""
+    return sorted(head for head in enables if isinstance(head, Head) and head.layer in layers)
+
+
 def replaced_heads(circuit: Circuit, layer: int) -> dict[int, str]:
     """What replaces the heads of a layer, by head and without their paths."""
     return {h.head: m.kind for h, m in circuit.mechanisms.items() if h.layer == layer}
 
 
 def _head_lines(
-    circuit: Circuit, paths: Sequence[HeadPath], batch: Batch | None, enables: Enabling
+    circuit: Circuit,
+    head: Head,
+    paths: Sequence[HeadPath],
+    batch: Batch | None,
+    enables: Enabling,
 ) -> list[str]:
     """What a head is, and below it which heads it enables and what replaces it."""
-    head, mechanism = paths[0].head, circuit[paths[0].head]
-    needed: dict[str, set[Head]] = {}
-    for path in paths:
-        for later in enables.get(path, ()):
-            needed.setdefault(later.side, set()).add(later.path.head)
-    sides = [f"({side}) {', '.join(map(str, sorted(needed[side])))}" for side in sorted(needed)]
+    mechanism, served = circuit[head], dict[str, set[Head]]()
+    own: list[HeadPath | Head] = [head, *paths]
+    for later in itertools.chain(*(enables.get(each, ()) for each in own)):
+        served.setdefault(later.side, set()).add(later.path.head)
+    names = {side: ", ".join(map(str, sorted(heads))) for side, heads in served.items()}
+    carried = names.pop("value", "")
+    sides = [f"({side}) {names[side]}" for side in sorted(names)]
     kind = head_kind(paths, batch) if batch is not None else ""
     if mechanism.paths:
         role = mechanism.kind
+    elif head in enables:
+        role = f"{mechanism.kind}, needed as such"
     elif any(path in circuit.enabling for path in paths):
-        role = "" if sides else "only enables"
+        role = "" if served else "needed"
     else:
         role = "one of several"
     below = [f"enables {', '.join(sides)}"] if sides else []
-    if not mechanism.paths and mechanism.kind != "original":
+    below += [f"carried on by {carried}"] if carried else []
+    if not mechanism.paths and mechanism.kind != "original" and head not in enables:
         below.append(f"replaced by {mechanism}")
     first = f"{head} {', '.join(filter(None, (kind, role)))}".strip()
     return [first, *textwrap.wrap("; ".join(below), _LONG)]
@@ -130,9 +146,10 @@ def head_colors(circuit: Circuit) -> dict[Head, str]:
     }
 
 
-def layer_rows(circuit: Circuit, n_layers: int) -> list[range]:
+def layer_rows(circuit: Circuit, n_layers: int, enables: Enabling) -> list[range]:
     """The layers of each row, from the bottom; in deep models idle ones that are alike share it."""
     busy = {path.head.layer for path in circuit.every_path()}
+    busy |= {head.layer for head in as_such(enables, range(n_layers))}
 
     def alike(layer: int) -> object:
         own = n_layers <= _SHALLOW or layer in busy

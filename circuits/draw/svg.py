@@ -7,7 +7,7 @@ from itertools import accumulate, pairwise, product
 from typing import NamedTuple
 from xml.etree import ElementTree as ET
 
-from retrieval_interp.circuits.circuit import Circuit, HeadPath, RolePath, one_suffices
+from retrieval_interp.circuits.circuit import Circuit, HeadPath, RolePath, interchangeable
 from retrieval_interp.circuits.draw import layout
 from retrieval_interp.circuits.draw.layout import Enabling, Label, role_words, row_labels
 from retrieval_interp.tasks import Batch, Task, role_name
@@ -36,8 +36,9 @@ def draw_circuit(
 ) -> str:
     """A circuit as an `<svg>` element: roles across, layers upwards, an arrow for each path.
 
-    Arrows are dashed where a path only enables. They are 1.5 to 6 pixels wide, by the share of what
-    the model has learned that is lost without the path, (loss - intact) / (uninformed - intact).
+    Arrows are dashed where the intact model needs a path that the circuit does without. They are
+    1.5 to 6 pixels wide, by the share of what the model has learned that is lost without the path,
+    (loss - intact) / (uninformed - intact).
 
     Args:
         circuit: what to draw; heads without paths are written next to their layer.
@@ -45,7 +46,8 @@ def draw_circuit(
         order: roles from left to right; by default as in the examples, or else from last to first.
         losses: the loss without each path.
         task: names the roles, the loss and heads of a common kind.
-        enables: which later heads are known to need each path.
+        enables: which later heads are known to need each path, or each head with a fixed pattern
+            that is needed as such: a band across its layer.
         batch: examples that tell what heads do; by default a few of the task's.
         intact: the loss of the intact model.
         uninformed: the loss of a model that knows nothing.
@@ -66,8 +68,9 @@ def draw_circuit(
     given, own = colors or {}, layout.head_colors(circuit)
     colors = {path: given.get(path, own[path.head]) for path in circuit.every_path()}
     depth = max([n_layers or 1, *(1 + head.layer for head in circuit.heads())])
-    rows = layout.layer_rows(circuit, depth)
-    labels = [list(row_labels(circuit, layers, colors, batch, enables or {})) for layers in rows]
+    enables = enables or {}
+    rows = layout.layer_rows(circuit, depth, enables)
+    labels = [list(row_labels(circuit, layers, colors, batch, enables)) for layers in rows]
     in_row = [[path for path in colors if path.head.layer in layers] for layers in rows]
 
     lengths = (60 + (6 if label.faint else 7) * len(label.text) for of in labels for label in of)
@@ -85,8 +88,14 @@ def draw_circuit(
         _add_column(svg, x, floors, names[role], below[role])
     losses, notes, learned = losses or {}, notes or {}, uninformed - intact
     loss_name = task.loss_name if task else "loss"
-    for paths, lines, (bottom, top) in zip(in_row, labels, pairwise(floors)):
-        _add_labels(svg, lines, (bottom + top) / 2, faint=not paths)
+    for layers, paths, lines, (bottom, top) in zip(rows, in_row, labels, pairwise(floors)):
+        for head in layout.as_such(enables, layers):
+            place = {"x": left - 12, "y": top + 3, "width": xs[order[-1]] - left + 24}
+            look = {"height": bottom - top - 6, "rx": 6, "fill_opacity": 0.08, "class": "band"}
+            band = _add(svg, "rect", **place, **look, fill="currentColor")
+            _add(band, "title", f"{head} {circuit[head]}: needed as such")
+        idle = not paths and not layout.as_such(enables, layers)
+        _add_labels(svg, lines, (bottom + top) / 2, faint=idle)
         curves = _curves(paths, xs, bottom, top)
         texts = []
         for path, curve in curves.items():
@@ -97,7 +106,11 @@ def draw_circuit(
                 note = f"{losses[path]:.2f}"
                 share = (losses[path] - intact) / learned if learned > 0 else 0.0
             width = 1.5 + 4.5 * max(0.0, min(1.0, share))
-            group = _add_arrow(svg, circuit, path, curve, colors[path], width, about)
+            apart = path not in circuit.paths() and path.head not in enables
+            dashed = apart and path.head in circuit.mechanisms
+            known = path in enables or circuit[path.head].follows_paths
+            about += ["only enables"] if dashed and known else []
+            group = _add_arrow(svg, circuit, path, curve, colors[path], width, about, dashed)
             if note := notes.get(path, note):
                 texts.append((group, note, curve))
         _add_texts(texts, list(curves.values()))
@@ -192,10 +205,11 @@ def _add_arrow(
     color: str,
     width: float,
     about: list[str],
+    dashed: bool,
 ) -> ET.Element:
-    name, dashed = path.text(circuit.role_names), path not in circuit.paths()
-    about += ["only enables"] if dashed else []
-    about += [one_suffices(s, circuit.role_names) for s in circuit.redundant if path in s]
+    name = path.text(circuit.role_names)
+    several = interchangeable(circuit.redundant, circuit.role_names)
+    about += [text for text, paths in several.items() if path in paths]
     group = _add(svg, "g", data_path=name, **{"class": "arrow"})
     _add(group, "title", f"{name}: {', '.join(about)}")
     # A wider, invisible line is easier to click.

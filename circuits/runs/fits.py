@@ -1,6 +1,7 @@
 """Whether a model, a batch and a task fit each other: a user's own, checked once, at the door."""
 
 import inspect
+import warnings
 from typing import Any
 
 import torch
@@ -8,7 +9,7 @@ from torch import Tensor
 
 from retrieval_interp.circuits.attention import first_real
 from retrieval_interp.circuits.hooks import is_causal, is_hooked_transformer
-from retrieval_interp.tasks import Batch, InputError, Split, Task, TrainingTask
+from retrieval_interp.tasks import Batch, InputError, InputWarning, Split, Task, TrainingTask
 from retrieval_interp.tasks.roles import check_role_names
 
 _DRAWN = 16  # examples that are drawn to see whether a task heeds split, seed and start
@@ -55,7 +56,9 @@ def draw_batch(task: Task, n: int, seed: int, device: str | torch.device, split:
 def _draws_same(task: Task, n: int, device: str | torch.device, what: str, value: Any) -> bool:
     usual: dict[str, Any] = {"seed": 0, "device": device, "split": "discovery"}
     try:
-        one, two = task.sample(n, **usual), task.sample(n, **usual | {what: value})
+        with warnings.catch_warnings():  # these examples are not used
+            warnings.simplefilter("ignore", InputWarning)
+            one, two = task.sample(n, **usual), task.sample(n, **usual | {what: value})
     except InputError:
         return False  # there are too few to tell
     return torch.equal(one.inputs, two.inputs) and torch.equal(one.targets, two.targets)
@@ -148,11 +151,17 @@ def _check_padding(batch: Batch) -> None:
 def check_model_fits(model: Any, batch: Batch, task: Task) -> None:
     """Check that a model can read and answer a task."""
     check_devices(model, batch)
+    made = batch.inputs.is_inference() or next(model.parameters()).is_inference()
+    if made or torch.is_inference_mode_enabled():
+        raise InputError(
+            "expected a model, examples and calls outside torch.inference_mode(), which leaves no "
+            "gradients, found it on; use torch.no_grad()"
+        )
     cfg, tokens = model.cfg, batch.inputs
-    if batch.attention_mask is not None and not is_causal(model):
+    if batch.attention_mask is not None and not is_causal(model, batch):
         raise InputError(
             "batch: expected a causal model for a batch with an attention_mask, found one that "
-            "sees later positions, in which TransformerLens does not mask padding; run each length "
+            "sees later positions, whose padding is not always masked; run each length "
             "on its own"
         )
     if isinstance(task, TrainingTask) and (cfg.d_vocab, cfg.d_vocab_out) != (task.d_in, task.d_out):

@@ -83,7 +83,7 @@ def mean_patterns(model: Any, batch: Batch) -> Float[Tensor, "layer head dest sr
 
     Positions count from the first that is no padding.
     """
-    causal, total = hooks.is_causal(model), list[Tensor]()
+    causal, total = hooks.is_causal(model, batch), list[Tensor]()
     for part in _parts(model, batch):
         weights = _asked(part, causal)[:, None, :, None]
         patterns = read_patterns(model, part, Tensor.float)
@@ -101,10 +101,10 @@ def position_means(model: Any, batch: Batch) -> dict[Head, Mechanism]:
 
 def head_means(
     model: Any, batch: Batch, attention: Float[Tensor, "layer head dest src"]
-) -> dict[Head, tuple[Mechanism, float]]:
+) -> dict[Head, Mechanism]:
     """The mean of every head, by position or by role, whichever shares more with its patterns.
 
-    With the share of the head's attention that it has. `attention` is the mean by role.
+    `attention` is the mean by role.
     """
     by_role = batch.roles.shape[-1] > 1
     means: dict[Head, list[Mechanism]] = {
@@ -113,7 +113,7 @@ def head_means(
     }
     shares = pattern_shares(model, batch, means)
     best = {head: max(range(len(own)), key=own.__getitem__) for head, own in shares.items()}
-    return {head: (means[head][at], shares[head][at]) for head, at in best.items()}
+    return {head: means[head][at] for head, at in best.items()}
 
 
 def pattern_shares(
@@ -125,7 +125,7 @@ def pattern_shares(
     they are equal, and 1 minus their total variation distance in general.
     """
     sums = {head: [0.0] * len(of_head) for head, of_head in mechanisms.items()}
-    causal = hooks.is_causal(model)
+    causal = hooks.is_causal(model, batch)
     for part, head, place, shared in _shared_rows(model, batch, mechanisms):
         sums[head][place] += float((shared * _asked(part, causal)).sum())
     total = float(_asked(batch, causal).sum()) or 1.0
@@ -150,12 +150,12 @@ def _shared_rows(
     model: Any, batch: Batch, mechanisms: Mapping[Head, Sequence[Mechanism]]
 ) -> Iterator[tuple[Batch, Head, int, Float[Tensor, "batch dest"]]]:
     for part in _parts(model, batch):
-        pattern_of = hooks.Patterns(part, hooks.is_causal(model))
+        pattern_of = hooks.Patterns(part, model)
         patterns = read_patterns(model, part, Tensor.float)
         for head, of_head in mechanisms.items():
             for place, mechanism in enumerate(of_head):
-                own = patterns[head.layer][:, head.head]
-                yield part, head, place, torch.minimum(own, pattern_of(mechanism)).sum(-1)
+                own, other = patterns[head.layer][:, head.head], pattern_of(mechanism, head.layer)
+                yield part, head, place, torch.minimum(own, other).sum(-1)
 
 
 @torch.no_grad()
@@ -169,7 +169,8 @@ def read_patterns(model: Any, batch: Batch, keep: Callable[[Tensor], Any]) -> li
     if all(hooks.pattern_hook_name(layer) in model.hook_dict for layer in (0, count - 1)):
         noting = hooks.in_all_layers(model, "hook_pattern", note)
         how = {**hooks.call_options(batch), "fwd_hooks": noting, "return_type": None}
-        model.run_with_hooks(batch.inputs, **how)
+        with hooks.measuring(model):
+            model.run_with_hooks(batch.inputs, **how)
     if len(layers) != count:
         raise InputError(
             f"attention: expected {hooks.pattern_hook_name(0)} and its counterparts to fire in "

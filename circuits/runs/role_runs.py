@@ -18,8 +18,8 @@ from torch import Tensor
 
 from retrieval_interp.circuits.attention import softmax_attention
 from retrieval_interp.circuits.circuit import Circuit
-from retrieval_interp.circuits.hooks import has_hooks, is_causal, is_hooked_transformer
-from retrieval_interp.circuits.mechanisms import ORIGINAL, Mechanism, Where
+from retrieval_interp.circuits.hooks import has_hooks, is_hooked_transformer, where_by_layer
+from retrieval_interp.circuits.mechanisms import ORIGINAL, Mechanism
 from retrieval_interp.circuits.models.either import plain_weights
 from retrieval_interp.circuits.runs.onednn import linear
 from retrieval_interp.tasks import Batch
@@ -105,7 +105,7 @@ class RoleRuns:
 
     @staticmethod
     def supports(model: Any, batch: Batch) -> bool:
-        """Whether it reads vectors, has no hooks, and every position has a role."""
+        """Whether it reads vectors, all layers mask alike, and every position has a role."""
         if not getattr(model, "reads_vectors", False):  # VectorTransformer, VectorBridge
             return False
         roles = batch.roles.flatten(1).sort(dim=1).values
@@ -121,20 +121,21 @@ class RoleRuns:
             and (cfg.attn_only or cfg.act_fn in _ACTIVATIONS)
             and cfg.dtype == torch.float32
             and not has_hooks(model)
+            and len({where.mask for where in where_by_layer(model, batch)}) == 1
         )
 
     @torch.no_grad()
     def __init__(self, model: Any, batch: Batch):
         self.model = model if is_hooked_transformer(model) else plain_weights(model)
         self.cfg = model.cfg
-        self.where = Where.of(batch, is_causal(model))
+        self.where = where_by_layer(model, batch)[0]
         self.positions = rearrange(batch.roles, "batch chain role -> batch (role chain)")
         self.n_chains, self.n_roles = batch.roles.shape[1:]
         self.all_roles = range(self.n_roles)
         self._patterns: dict[Mechanism, Tensor] = {}
         self.last: tuple[RoleBase, Circuit, Run] | None = None  # kept in case it becomes a base
-        seen = self.positions[:, None, :] <= self.positions[:, :, None]
-        self.mask = seen if self.where.causal else torch.ones_like(seen)  # [batch dest src]
+        before = self.positions[:, :, None] - self.positions[:, None, :]
+        self.mask = self.where.mask.allows(before)  # [batch dest src]
         shape = (self.n_roles, self.n_chains)
         seen = self.mask.any(0).unflatten(1, shape).unflatten(0, shape).any(1).any(-1)
         # For each role, the roles that any of its positions may attend to.

@@ -16,7 +16,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from retrieval_interp.circuits.circuit import Circuit
-from retrieval_interp.circuits.hooks import Hooked, Patterns, ablated, has_hooks, is_causal
+from retrieval_interp.circuits.hooks import Hooked, Patterns, ablated, has_hooks
 from retrieval_interp.circuits.runs.role_runs import SCORED_ROLE, RoleBase, RoleRuns
 from retrieval_interp.circuits.runs.rows import Rows, alone, position_wise, reusing
 from retrieval_interp.tasks import Batch, Task
@@ -60,7 +60,7 @@ class HookRuns:
     def __init__(self, model: Any, batch: Batch, answers: tuple[int, ...] = (), most: int = NOTED):
         self.model, self.batch, self.hooked = model, batch, Hooked(model)
         self.reading = answer_hooks(model, batch, answers)
-        self.patterns = Patterns(batch, is_causal(model))
+        self.patterns = Patterns(batch, model)
         n_examples, n_positions = batch.inputs.shape[:2]
         size = 7 * model.cfg.n_layers * model.cfg.d_model * n_examples * n_positions
         self.modules = [] if has_hooks(model) or size > most else position_wise(model)
@@ -161,7 +161,7 @@ def _role_runs_are_exact(model: Any, batch: Batch, task: Task) -> bool:
     runs, empty = RoleRuns(model, few), Circuit({}, batch.roles.shape[-1])
     example = torch.arange(len(few), device=batch.roles.device)[:, None]
     with torch.no_grad():
-        outputs = model(few.inputs)[example, few.roles[:, :, SCORED_ROLE]]
+        outputs = Hooked(model).run(few)[example, few.roles[:, :, SCORED_ROLE]]
     # Anything that `supports` does not check shows here.
     return torch.allclose(runs.outputs(empty, runs.base(empty)), outputs, 1e-4, 1e-4, True)
 

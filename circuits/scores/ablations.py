@@ -3,11 +3,9 @@
 from dataclasses import dataclass
 from typing import Any
 
-from retrieval_interp.circuits.hooks import is_causal
 from retrieval_interp.circuits.mechanisms import IDENTITY, UNIFORM, Mechanism
 from retrieval_interp.circuits.paths import Head, HeadPath
 from retrieval_interp.circuits.runs.means import mean_attention, mean_loss
-from retrieval_interp.circuits.scores.control import allowed_paths
 from retrieval_interp.circuits.scores.scorer import Progress, Scorer, cut_losses, no_progress
 from retrieval_interp.tasks import Batch, Task
 
@@ -70,8 +68,8 @@ def ablations(
     replaced = [(head, mechanism) for head in scorer.heads for mechanism in (UNIFORM, IDENTITY)]
     choices = progress(replaced, "replacing heads")
     heads = {choice: scorer.loss(empty.replace(*choice)) for choice in choices}
-    allowed = allowed_paths(batch, is_causal(model))
-    cuts = [HeadPath(h, p) for h in scorer.heads for p in allowed if attention[h][p] >= least]
+    every = [HeadPath(head, p) for head in scorer.heads for p in scorer.where[head.layer].paths]
+    cuts = [path for path in every if attention[path.head][path.path] >= least]
     paths = [
         LiveScore(path, float(attention[path.head][path.path]), mean_loss(losses))
         for path, losses in cut_losses(scorer, cuts, progress)

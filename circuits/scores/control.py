@@ -1,59 +1,52 @@
 """A control: the losses of random circuits of the same size and mechanisms."""
 
-import itertools
 import random
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from retrieval_interp.circuits.circuit import Circuit, Head, RolePath
-from retrieval_interp.circuits.hooks import is_causal
+from retrieval_interp.circuits.hooks import where_by_layer
 from retrieval_interp.circuits.mechanisms import Mechanism, along
 from retrieval_interp.circuits.scores.scorer import Measured, Progress, Scorer, no_progress
 from retrieval_interp.tasks import Batch
 
-_QUICK = 32  # examples that tell most random circuits from the given one
+QUICK = 32  # examples that tell most random circuits from the given one
 _REDRAWS = 20  # in a tiny model a random circuit may equal the given one, which is no control
 
 
-def allowed_paths(batch: Batch, causal: bool) -> list[RolePath]:
-    """The role paths that the mask allows in every example of a batch and that have a source."""
-    n_roles = batch.roles.shape[-1]
-    found = []
-    for dest, src in itertools.product(range(n_roles), repeat=2):
-        at, source = batch.roles[:, :, dest], batch.roles[:, :, src]
-        present = (at >= 0) & (source >= 0)
-        if bool(present.any()) and not (causal and bool((present & (source > at)).any())):
-            found.append(RolePath(dest, src))
-    return found
-
-
 def allowed_attention(
-    attention: Float[Tensor, "layer head dest src"], batch: Batch, causal: bool
+    attention: Float[Tensor, "layer head dest src"], batch: Batch, model: Any
 ) -> Float[Tensor, "layer head dest src"]:
-    """Mean attention by role, with zeros for paths that are not in `allowed_paths`."""
-    allowed = torch.zeros_like(attention[0, 0])
-    for path in allowed_paths(batch, causal):
-        allowed[path] = 1
+    """Mean attention by role, with zeros for paths that a layer's mask forbids (`Where.paths`)."""
+    allowed = torch.zeros_like(attention)
+    for layer, where in enumerate(where_by_layer(model, batch)):
+        for dest, src in where.paths:
+            allowed[layer, :, dest, src] = 1
     return attention * allowed
 
 
 def random_circuit(
-    circuit: Circuit, heads: Sequence[Head], paths: Sequence[RolePath], draw: random.Random
+    circuit: Circuit, heads: Sequence[Head], paths: Sequence[list[RolePath]], draw: random.Random
 ) -> Circuit:
     """A circuit with the same mechanisms and numbers of paths and sharing roles, elsewhere.
 
-    Heads that keep their own attention or a measured one keep their place.
+    Heads that keep their own attention or a measured one keep their place, others change places
+    within layers that allow the same `paths`, which are given by layer.
     """
     free = {h for h, m in circuit.mechanisms.items() if not (m.keeps_own or m.is_measured)}
     mechanisms = {head: m for head, m in circuit.mechanisms.items() if head not in free}
-    places = draw.sample([head for head in heads if head in free], len(free))
-    for place, head in zip(places, sorted(free)):
-        mechanisms[place] = _redrawn(circuit[head], paths, draw)
+    alike: dict[tuple[RolePath, ...], list[Head]] = defaultdict(list)
+    for head in heads:
+        alike[tuple(paths[head.layer])] += [head] if head in free else []
+    for allowed, group in alike.items():
+        for place, head in zip(draw.sample(group, len(group)), sorted(group)):
+            mechanisms[place] = _redrawn(circuit[head], allowed, draw)
     return replace(circuit, mechanisms=mechanisms, enabling=(), redundant=())
 
 
@@ -76,13 +69,14 @@ def random_control(
 ) -> list[float]:
     """The losses of random circuits of the same size and mechanisms, in ascending order.
 
-    Those that are clearly worse are measured on 32 examples. There are none without paths.
+    Those that lose more by four standard errors on the first 32 examples are measured on these
+    alone. There are none without paths.
     """
     if not count or not any(circuit.paths()):
         return []
     draw, losses = random.Random(seed), []
-    paths = allowed_paths(scorer.batch, is_causal(scorer.model))
-    quick = Scorer(scorer.model, scorer.task, scorer.batch[:_QUICK])
+    paths = [where.paths for where in scorer.where]
+    quick = Scorer(scorer.model, scorer.task, scorer.batch[:QUICK])
     goal = scorer.loss(circuit)
     for _ in progress(range(count), "random circuits"):
         for _ in range(1 + _REDRAWS):

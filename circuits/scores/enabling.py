@@ -1,4 +1,4 @@
-"""Which later paths lose attention when a path is cut in the intact model (*enabling*).
+"""Which later paths a path serves: those that lose attention, or what they bring, when it is cut.
 
 With all patterns fixed, a path matters only by what it *carries* to the output. A head that joins
 pairs, without which no later head finds its target, looks idle (the exception in appendix E).
@@ -17,56 +17,81 @@ from retrieval_interp.circuits.attention import attention_along
 from retrieval_interp.circuits.circuit import Circuit, HeadPath
 from retrieval_interp.circuits.hooks import in_all_layers
 from retrieval_interp.circuits.runs.runs import HookRuns, parts_of
-from retrieval_interp.circuits.scores.scorer import Cut, Progress, no_progress, paths_of
+from retrieval_interp.circuits.scores.scorer import Progress, SomeCut, no_progress, with_cut
 from retrieval_interp.tasks import Batch
 
-Seen = dict[str, dict[int, Tensor]]  # queries, keys and own patterns by layer
+Seen = dict[str, dict[int, Tensor]]  # queries, keys, values and own patterns by layer
+_NOTED = ("q", "k", "v", "pattern")
 
 
 @dataclass(frozen=True)
 class Enabled:
-    """A later path that loses attention when an earlier one is cut."""
+    """A later path that loses attention, or what it brings, when an earlier one is cut."""
 
     path: HeadPath
     attention: float  # its mean in the intact model
     when_cut: float
     by_query: float  # with only the later head's queries from the cut run
     by_key: float  # with only its keys from the cut run
+    by_value: float  # its attention times the share of its values that the cut run has
 
     @property
     def side(self) -> str:
-        """`query` or `key`: whichever by itself loses more attention."""
+        """Through which side of the later head most is lost: `query`, `key` or `value`.
+
+        `query and key` where neither alone loses half of the attention that is lost.
+        """
+        lost = self.attention - self.when_cut
+        if self.attention - self.by_value > lost:
+            return "value"
+        if self.attention - min(self.by_query, self.by_key) < lost / 2:
+            return "query and key"
         return "query" if self.by_query < self.by_key else "key"
+
+    @property
+    def text(self) -> str:
+        """`key 0.99 to 0.06`: the side, and what is left there."""
+        left = self.by_value if self.side == "value" else self.when_cut
+        return f"{self.side} {self.attention:.2f} to {left:.2f}"
 
 
 def enabled_by(
     model: Any,
     batch: Batch,
-    cuts: Sequence[Cut],
+    cuts: Sequence[SomeCut],
     later: Sequence[HeadPath],
     least_drop: float = 0.1,
     progress: Progress = no_progress,
-) -> dict[Cut, tuple[Enabled, ...]]:
-    """Find the later paths that each path enables, those that lose most attention first.
+) -> dict[SomeCut, tuple[Enabled, ...]]:
+    """Find the later paths that each path serves, those that lose most first.
 
-    Write Ā_q(Q, K) for the mean attention of path q with its head's queries from run Q and keys
-    from run K, where a run is the intact model (0) or the model with path p cut live (p). Then
+    Write Ā(Q, K) for the mean attention of a later path with its head's queries from run Q and
+    keys from run K, where a run is the intact model (0) or the model with path p cut live (p); and
+    V_n(R) for the value at the path's source in run R, over examples and chains n. Then
 
-        p enables q      ⇔  q is in a later layer than p, and Ā_q(0, 0) - Ā_q(p, p) >= least_drop
-        through queries  ⇔  Ā_q(p, 0) < Ā_q(0, p),  otherwise through keys
+        attention lost  Ā(0, 0) - Ā(p, p)
+        value lost      Ā(0, 0) (1 - share),  share = Σ_n <V_n(p)-V̄(p), V_n(0)-V̄(0)> /
+                                                      Σ_n |V_n(0)-V̄(0)|²
+
+    with the means V̄ over n, so that what is the same everywhere does not count (of a single n they
+    are 0). The path is listed if either is at least `least_drop`. Its side is `value` if more of
+    that is lost; else `query` or `key`, by the lower of Ā(p, 0) and Ā(0, p), or `query and key` if
+    neither loses half of what is lost. Where it is the value, the later path *carries on* what p
+    brings; otherwise p *enables* it to attend.
 
     Args:
         model: a hooked model.
         batch: the examples, of which those are used that fit in one run.
-        cuts: what to cut in the intact model, one after the other: a path, or several at once.
+        cuts: what to cut in the intact model, one after the other: a path, several at once, or all
+            attention of a head.
         later: the paths to examine; those up to the layer of the (first) path cut are skipped.
-        least_drop: the smallest loss of mean attention that counts.
+        least_drop: the smallest loss that counts.
         progress: as in `ablations`.
     """
     empty = Circuit({}, batch.roles.shape[-1])
     sight = Sight(model, parts_of(model, batch)[0], empty)
     return {
-        cut: tuple(sight.enabled(empty.cut(*paths_of(cut)), later, least_drop))
+        cut: tuple(sight.enabled(with_cut(empty, cut), later, least_drop))
         for cut in progress(cuts, "finding enabled paths")
     }
 
@@ -77,26 +102,36 @@ class Sight:
     def __init__(self, model: Any, batch: Batch, circuit: Circuit, answers: tuple[int, ...] = ()):
         self.model, self.batch = model, batch
         self.runs = HookRuns(model, batch, answers)
-        with self._noting("q", "k", "pattern") as self.before:
+        with self._noting(*_NOTED) as self.before:
             self.base = self.runs.base(circuit)
 
     @torch.no_grad()
     def enabled(
         self, circuit: Circuit, later: Sequence[HeadPath], least_drop: float = 0.1
     ) -> Iterator[Enabled]:
-        """Later paths that lose attention in another circuit, those that lose most first."""
+        """Later paths that another circuit takes something from, those that lose most first."""
         first = self.runs.first_layer(circuit, self.base)
         later = [path for path in later if path.head.layer > first]
         if not later:
             return
-        with self._noting("q", "k", "pattern") as after:
+        with self._noting(*_NOTED) as after:
             self.runs.outputs(circuit, self.base)
-        drops = {path: self._along(self.before, path) - self._along(after, path) for path in later}
-        lost = [path for path in later if drops[path] >= least_drop]
+        own = {path: self._along(self.before, path) for path in later}
+        value = {path: own[path] * self._share_of_values(after, path) for path in later}
+        left = {path: min(self._along(after, path), value[path]) for path in later}
+        lost = [path for path in later if own[path] - left[path] >= least_drop]
         pairs = [(after, self.before), (self.before, after)] if lost else []
         sides = [self._mixed(first + 1, *pair) for pair in pairs]
-        for path in sorted(lost, key=drops.__getitem__, reverse=True):
-            yield Enabled(path, *(self._along(x, path) for x in (self.before, after, *sides)))
+        for path in sorted(lost, key=lambda path: left[path] - own[path]):
+            by_query, by_key = (self._along(side, path) for side in sides)
+            yield Enabled(
+                path=path,
+                attention=own[path],
+                when_cut=self._along(after, path),
+                by_query=by_query,
+                by_key=by_key,
+                by_value=value[path],
+            )
 
     @contextmanager
     def _noting(self, *names: str) -> Iterator[Seen]:
@@ -112,6 +147,19 @@ class Sight:
     def _along(self, seen: Seen, path: HeadPath) -> float:
         pattern = seen["pattern"][path.head.layer][:, path.head.head]
         return float(attention_along(pattern, path.path, self.batch.roles)[0])
+
+    def _share_of_values(self, after: Seen, path: HeadPath) -> float:
+        """How much of the values at a path's sources, less their mean, is left (`enabled_by`)."""
+        (layer, head), roles = path.head, self.batch.roles
+        dest, src = roles[:, :, path.path.dest], roles[:, :, path.path.src]
+        example, chain = ((dest >= 0) & (src >= 0)).nonzero(as_tuple=True)
+        several = self.model.cfg.n_heads // self.before["v"][layer].shape[2]  # share their values
+        at = example, src[example, chain], head // several
+        then, now = (seen["v"][layer][at].float() for seen in (self.before, after))
+        if len(then) > 1:
+            then, now = then - then.mean(0), now - now.mean(0)
+        norm = float(then.square().sum())
+        return float((now * then).sum()) / norm if norm > 0 else 1.0
 
     def _mixed(self, layer: int, queries: Seen, keys: Seen) -> Seen:
         """What heads attend to, from a layer on, by the queries of one run and keys of another."""

@@ -2,11 +2,13 @@
 
 1. The intact model: its loss, with each head replaced, and with each path cut, also those that
    only enable. What it needs is decided by two standard errors.
-2. The circuit: the *combined* loss with all heads replaced, and with each path removed from it.
+2. The circuit: the *combined* loss with all heads replaced, with each path removed from it, and
+   with each head emptied whose pattern is fixed.
 3. A control: random circuits of the same size and mechanisms.
 """
 
 import itertools
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -25,26 +27,34 @@ from retrieval_interp.circuits.scores.scorer import (
     Measured,
     Progress,
     Scorer,
+    SomeCut,
     all_but_one,
     cut_losses,
+    has_learned,
+    is_better,
     kept_share,
     no_progress,
     removed_losses,
     uninformed_loss,
+    with_cut,
 )
 from retrieval_interp.tasks import Batch, Task
+from retrieval_interp.tasks.shown import shown
 
 _ENABLING = 128  # examples on which enabled paths are found
 
 
 @dataclass(frozen=True)
 class HeadScore:
-    """The loss with only this head replaced."""
+    """The loss with only this head replaced, and that of the circuit with its attention at zero."""
 
     head: Head
     mechanism: Mechanism
     loss: float
     se: float
+    emptied: Measured | None = None  # None for heads that keep their own attention
+    needed: bool | None = None  # emptied above the limit by two standard errors; None if not clear
+    enables: tuple[Enabled, ...] = ()  # if its pattern is fixed and needed: the paths it serves
 
 
 @dataclass(frozen=True)
@@ -89,7 +99,7 @@ class RedundantScore:
 
 @dataclass(frozen=True, repr=False)
 class CircuitScore:
-    """The scores of a circuit on one set of examples (`ri.score_table` prints them)."""
+    """The scores of a circuit on one set of examples."""
 
     circuit: Circuit
     examples: int
@@ -106,11 +116,13 @@ class CircuitScore:
     combined_se: float
     excess_se: float  # of combined minus baseline, example by example
     paths: tuple[PathScore, ...]  # every path of the circuit
+    rest_emptied_loss: float  # with all heads emptied that have a fixed pattern and are not needed
     control: tuple[float, ...]  # combined losses of random circuits, ascending (`scores.control`)
     notes: tuple[str, ...] = ()  # one sentence each
+    learned: bool = True  # whether the intact model does better than one that knows nothing
 
     def __repr__(self) -> str:
-        return f"CircuitScore: {self.loss_name} {self.combined_loss:.4f}; ri.score_table shows it"
+        return shown(self)
 
     @property
     def limit(self) -> float:
@@ -119,23 +131,43 @@ class CircuitScore:
 
     @property
     def better(self) -> bool:
-        """Whether the circuit does better than the intact model, by two standard errors."""
-        return self.combined_loss + 2 * self.excess_se < self.baseline_loss
+        """Whether the circuit does better than the intact model, as `is_better` decides."""
+        losses = self.combined_loss, self.excess_se, self.baseline_loss, self.uninformed_loss
+        return is_better(*losses)
 
     @property
     def sufficient(self) -> bool:
-        """Whether the circuit replaces some head and its loss stays below the limit."""
-        return bool(self.circuit.mechanisms) and self.combined_loss < self.limit
+        """Whether the circuit replaces some head and its loss stays below the limit.
+
+        No circuit is sufficient in a model that has not learned the task.
+        """
+        replaces = self.learned and bool(self.circuit.mechanisms)
+        return replaces and self.combined_loss < self.limit
+
+    @property
+    def needed_as_such(self) -> list[HeadScore]:
+        """Heads with a fixed pattern, such as identity, that a sufficient circuit needs."""
+        fixed = [row for row in self.heads if row.mechanism.is_fixed]
+        return [row for row in fixed if self.sufficient and row.needed]
+
+    @property
+    def enables(self) -> dict[HeadPath | Head, tuple[Enabled, ...]]:
+        """The later paths that each path serves, and each head that is needed as such."""
+        enables: dict[HeadPath | Head, tuple[Enabled, ...]] = {}
+        enables.update((row.path, row.enables) for row in (*self.paths, *self.enabling))
+        enables.update((row.head, row.enables) for row in self.needed_as_such)
+        return enables
 
     @property
     def reachable(self) -> bool:
         """Whether the intact model is below the limit; else it cannot be told what it needs."""
-        return self.baseline_loss < self.limit
+        return self.learned and self.baseline_loss < self.limit
 
     @property
     def kept(self) -> float:
         """The share of what the model has learned that the circuit keeps; NaN if it is nothing."""
-        return kept_share(self.combined_loss, self.baseline_loss, self.uninformed_loss)
+        shares = self.combined_loss, self.baseline_loss, self.uninformed_loss
+        return kept_share(*shares) if self.learned else math.nan
 
     @property
     def minimal(self) -> bool:
@@ -166,6 +198,7 @@ def score_circuit(
         only head h         loss({h: C[h]})
         combined            loss(C)
         path p removed      loss(C without p): what p carries
+        head h emptied      loss(C with no attention in h): whether what h writes is needed
         path p cut live     loss(cut p) of the intact model: what p carries or enables
         kept                (uninformed - combined) / (uninformed - baseline)
         sufficient          combined < tolerance, and < uninformed
@@ -186,53 +219,98 @@ def score_circuit(
     empty, own = scorer.empty_circuit, scorer.base_losses.mean(dim=1)
     uninformed = uninformed_loss(model, task, batch, scorer.each)
     bar = Bar(task, own, uninformed.loss, tolerance)
-    heads = []
+    heads = {}
     for head in progress(scorer.heads, "replacing heads"):
         losses = scorer.losses(empty.replace(head, circuit[head]))
-        heads.append(HeadScore(head, circuit[head], *Measured.of(losses)))
+        heads[head] = HeadScore(head, circuit[head], *Measured.of(losses))
     cut, redundant = _cut(scorer, circuit, bar, progress)
     paths = []
     for path, losses in removed_losses(scorer, circuit, progress):
         loss, se = Measured.of(losses)
         paths.append(PathScore(**vars(cut[path]), ablated_loss=loss, se=se))
     combined = scorer.base_losses.mean(dim=1)
-    enabling = tuple(cut[path] for path in circuit.enabling)
-    intact = (*Measured.of(own), *uninformed[:2], tuple(heads), enabling, redundant)
-    control = tuple(random_control(scorer, circuit, controls, progress=progress))
-    in_place = (*Measured.of(combined), standard_error(combined - own), tuple(paths), control)
-    score = CircuitScore(circuit, len(batch), bar.tolerance, task.loss_name, *intact, *in_place)
+    rest = circuit
+    for head in progress(list(circuit.mechanisms), "emptying heads"):
+        if not circuit[head].keeps_own:
+            losses = scorer.each(with_cut(circuit, head))
+            needed, emptied = bar.side(losses), Measured.of(losses)
+            heads[head] = replace(heads[head], emptied=emptied, needed=needed)
+            rest = with_cut(rest, head) if circuit[head].is_fixed and not needed else rest
+    as_such = [head for head, row in heads.items() if row.mechanism.is_fixed and row.needed]
+    for head, enables in _enables(scorer, circuit, as_such, progress).items():
+        heads[head] = replace(heads[head], enables=enables)
+    score = CircuitScore(
+        circuit=circuit,
+        examples=len(batch),
+        tolerance=bar.tolerance,
+        loss_name=task.loss_name,
+        baseline_loss=Measured.of(own).loss,
+        baseline_se=Measured.of(own).se,
+        uninformed_loss=uninformed.loss,
+        uninformed=uninformed.what,
+        heads=tuple(heads.values()),
+        enabling=tuple(cut[path] for path in circuit.enabling),
+        redundant=redundant,
+        combined_loss=Measured.of(combined).loss,
+        combined_se=Measured.of(combined).se,
+        excess_se=standard_error(combined - own),
+        paths=tuple(paths),
+        rest_emptied_loss=scorer.loss(rest),
+        control=tuple(random_control(scorer, circuit, controls, progress=progress)),
+        learned=has_learned(own, uninformed),
+    )
     return replace(score, notes=tuple(_notes(score, task.answer_role)))
+
+
+def _enables(
+    scorer: Scorer, circuit: Circuit, cuts: Sequence[SomeCut], progress: Progress
+) -> dict[SomeCut, tuple[Enabled, ...]]:
+    """The paths that each cut takes something from, on the first examples."""
+    model, batch = scorer.model, scorer.batch
+    few = batch if has_hooks(model) else batch[:_ENABLING]  # hooks may be made for this batch
+    paths = [*circuit.paths(), *circuit.enabling]
+    return enabled_by(model, few, cuts, paths, progress=progress) if cuts else {}
 
 
 def _cut(
     scorer: Scorer, circuit: Circuit, bar: Bar, progress: Progress
 ) -> tuple[dict[HeadPath, LivePathScore], tuple[RedundantScore, ...]]:
     """Every path, and every set of which one suffices, cut in the intact model."""
-    model, batch, sets = scorer.model, scorer.batch, circuit.redundant
-    attention = mean_attention(model, batch)
+    sets, attention = circuit.redundant, mean_attention(scorer.model, scorer.batch)
     paths = [*circuit.paths(), *circuit.enabling]
-    cuts: list[Cut] = [*paths, *sets, *itertools.chain(*map(all_but_one, sets))]
+    cuts: list[Cut] = [*paths, *sets]
+    enables = _enables(scorer, circuit, cuts, progress)
+    cuts += itertools.chain(*map(all_but_one, sets))
     cut = {each: losses.mean(dim=1) for each, losses in cut_losses(scorer, cuts, progress)}
-    few = batch if has_hooks(model) else batch[:_ENABLING]  # hooks may be made for this batch
-    enables = enabled_by(model, few, [*paths, *sets], paths, progress=progress)
     rows = {}
     for path in paths:
-        weight, losses = float(attention[path.head][path.path]), cut[path]
-        live = (*Measured.of(losses), enables[path], bar.side(losses))
-        rows[path] = LivePathScore(path, weight, *live)
+        rows[path] = LivePathScore(
+            path=path,
+            attention=float(attention[path.head][path.path]),
+            live_loss=Measured.of(cut[path]).loss,
+            live_se=Measured.of(cut[path]).se,
+            enables=enables[path],
+            needed=bar.side(cut[path]),
+        )
     redundant = []
     for same in sets:
-        losses, left = cut[same], [cut[few] for few in all_but_one(same)]
-        each = tuple(float(losses.mean()) for losses in left)
-        suffice = tuple(None if above is None else not above for above in map(bar.side, left))
-        found = (*Measured.of(losses), each, enables[same], bar.side(losses), suffice)
-        redundant.append(RedundantScore(same, *found))
+        left = [cut[fewer] for fewer in all_but_one(same)]
+        score = RedundantScore(
+            paths=same,
+            live_loss=Measured.of(cut[same]).loss,
+            live_se=Measured.of(cut[same]).se,
+            left_losses=tuple(float(losses.mean()) for losses in left),
+            enables=enables[same],
+            needed=bar.side(cut[same]),
+            suffice=tuple(None if above is None else not above for above in map(bar.side, left)),
+        )
+        redundant.append(score)
     return rows, tuple(redundant)
 
 
 def _notes(score: CircuitScore, answer_role: int | None) -> Iterator[str]:
     told = [path for path in score.circuit.paths() if path.path.src == answer_role]
-    if score.better and score.baseline_loss < score.uninformed_loss:
+    if score.better and score.learned:
         by = f"{score.baseline_loss - score.combined_loss:.4g} +- {score.excess_se:.2g}"
         better = f"The circuit does better than the intact model, by {by}"
         yield f"{better}; so it is not what the model does."

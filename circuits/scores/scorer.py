@@ -10,8 +10,8 @@ from torch import Tensor
 
 from retrieval_interp.circuits.circuit import Circuit, Head, HeadPath
 from retrieval_interp.circuits.counterfactual.mechanism import keeps_some
-from retrieval_interp.circuits.hooks import is_causal
-from retrieval_interp.circuits.mechanisms import UNIFORM, Where
+from retrieval_interp.circuits.hooks import where_by_layer
+from retrieval_interp.circuits.mechanisms import UNIFORM, OneHot
 from retrieval_interp.circuits.runs import fits
 from retrieval_interp.circuits.runs.means import mean_loss, standard_error
 from retrieval_interp.circuits.runs.runs import make_runs
@@ -19,7 +19,7 @@ from retrieval_interp.tasks import Batch, InputError, Task
 from retrieval_interp.tasks.structured import check_tolerance
 
 Progress = Callable[[Iterable[Any], str], Iterable[Any]]
-Cut = HeadPath | tuple[HeadPath, ...]  # a path, or several at once
+Cut = HeadPath | tuple[HeadPath, ...] | Head  # a path, several at once, or all of a head
 SomeCut = TypeVar("SomeCut", bound=Cut)
 Each = Float[Tensor, " batch"]  # the loss of every example
 
@@ -57,7 +57,7 @@ class Scorer:
         self.model, self.task, self.batch = model, task, batch
         self.heads = heads_of(model)
         self.runs = make_runs(model, batch, task)
-        self.where = Where.of(batch, is_causal(model))
+        self.where = where_by_layer(model, batch)
         self.kept = self.runs.base(self.empty_circuit)
         outputs = self.runs.outputs(self.base, self.kept)
         fits.check_answers(task, batch, outputs)
@@ -103,8 +103,8 @@ class Scorer:
     def _check(self, circuit: Circuit) -> None:
         circuit.check_fits(self.model.cfg.n_layers, self.model.cfg.n_heads)
         circuit.check_roles(self.task)
-        for mechanism in circuit.mechanisms.values():
-            self.where.check(mechanism.paths, names=circuit.role_names)
+        for head, mechanism in circuit.mechanisms.items():
+            self.where[head.layer].check(mechanism.paths, f"{head}: ", circuit.role_names)
         if keeps_some(circuit) and self.batch.counterfactual is None:
             raise InputError("circuit: expected a batch with a counterfactual, found one without")
 
@@ -116,9 +116,11 @@ class Scorer:
         return losses
 
 
-def paths_of(cut: Cut) -> tuple[HeadPath, ...]:
-    """The paths that are cut."""
-    return (cut,) if isinstance(cut, HeadPath) else cut
+def with_cut(circuit: Circuit, cut: Cut) -> Circuit:
+    """A circuit with one more path cut, or several, or with all attention of a head at zero."""
+    if isinstance(cut, Head):
+        return circuit.replace(cut, OneHot(()))
+    return circuit.cut(*((cut,) if isinstance(cut, HeadPath) else cut))
 
 
 def all_but_one(paths: tuple[HeadPath, ...]) -> list[tuple[HeadPath, ...]]:
@@ -135,7 +137,7 @@ def cut_losses(
     """
     empty = scorer.empty_circuit
     for cut in progress(cuts, "cutting paths"):
-        yield cut, scorer.losses(empty.cut(*paths_of(cut)))
+        yield cut, scorer.losses(with_cut(empty, cut))
 
 
 def removed_losses(
@@ -147,15 +149,8 @@ def removed_losses(
         yield path, scorer.losses(circuit.without(path))
 
 
-def is_unlearned(loss: float, task: Task) -> bool:
-    """Whether a model does no better than guessing among the candidates.
-
-    The paper calls a run unlearned above 0.7, where such a guess gives 0.75 (section 7.2).
-    """
-    return task.plateau is not None and loss > task.plateau * 0.7 / 0.75
-
-
 KEPT = 0.95
+_RELEVANT = 0.01  # of what was learned; losses that differ by less are as good
 
 
 class Uninformed(NamedTuple):
@@ -233,14 +228,35 @@ def kept_share(loss: float, intact: float, uninformed: float) -> float:
     return (uninformed - loss) / learned if learned > 0 else float("nan")
 
 
+def is_better(loss: float, se: float, intact: float, uninformed: float) -> bool:
+    """Whether a loss is clearly below the intact model's, and by enough to matter.
+
+    By two standard errors (`se` is that of the difference) and by 1% of what the model has learned.
+    """
+    learned, gain = uninformed - intact, intact - loss
+    return learned > 0 and gain > max(2 * se, _RELEVANT * learned)
+
+
 def tolerance_of(task: Task, intact: float, uninformed: float) -> float:
     """The loss that a working circuit stays below: the task's, or that which keeps 95%."""
     return uninformed - KEPT * (uninformed - intact) if task.tolerance is None else task.tolerance
 
 
-def has_learned(task: Task, intact: float, uninformed: float) -> bool:
-    """Whether the intact model does better than one that knows nothing."""
-    return not is_unlearned(intact, task) and intact < uninformed
+def has_learned(intact: Each, uninformed: Uninformed) -> bool:
+    """Whether a model does better than one that knows nothing, by two standard errors.
+
+    They are of the difference, example by example.
+    """
+    ahead = uninformed.each - intact
+    return float(ahead.mean()) > 2 * standard_error(ahead)
+
+
+def unlearned_text(intact: float, nothing: float, what: str, loss_name: str) -> str:
+    """That a model with this loss, where `what` knows nothing, has not learned the task."""
+    return (
+        f"The model has not learned the task: its {loss_name} of {intact:.4f} is not clearly below "
+        f"that of knowing nothing, {nothing:.4f} ({what})."
+    )
 
 
 class Bar:

@@ -39,8 +39,10 @@ class AblateOptions(command.MeasuringOptions):
 def main(argv: Sequence[str], prog: str = "retrieval-interp ablate") -> None:
     options = command.parse_options(AblateOptions, argv, prog)
     options.check(Path(options.ckpt), options.circuit)
-    if options.circuit is not None and (options.one_hot or options.time is not None):
-        raise ri.InputError("--one-hot, --time: expected a search, found --circuit; leave one out")
+    searching = options.one_hot or options.time is not None or options.fewest == "heads"
+    if options.circuit is not None and searching:
+        given = "--one-hot, --time, --fewest"
+        raise ri.InputError(f"{given}: expected a search, found --circuit; leave one out")
     if options.alternatives is not None and not options.alternatives > 0:
         found = f"found {options.alternatives:g}"
         raise ri.InputError(f"--alternatives: expected more than 0 seconds, {found}")
@@ -82,7 +84,7 @@ def main(argv: Sequence[str], prog: str = "retrieval-interp ablate") -> None:
         page = ri.render_report(score, model, task, batch, checkpoint.training, **about)
         write_whole(options.report, page)
     source = options.circuit and f"read from {options.circuit}"
-    source = source or f"found on {options.examples} other examples"
+    source = source or f"found on {options.examples} other examples, confirmed on as many more"
     command.say(f"{name}: {describe(model, task)}")
     measured = f"measured on {options.examples} examples, seed {options.seed}"
     command.say(f"circuit {source}; every {task.loss_name} is {measured}")

@@ -21,7 +21,7 @@ from runpy import run_path
 from typing import Annotated, Any, NoReturn, TypeVar, cast, get_args, get_origin, get_type_hints
 
 from retrieval_interp.storage.files import shipped_checkpoints, writable
-from retrieval_interp.tasks.errors import InputError
+from retrieval_interp.tasks.errors import InputError, InputWarning
 from retrieval_interp.tasks.structured import check_sampling
 from retrieval_interp.views.tables import terminal_width, wrapped
 
@@ -178,13 +178,15 @@ def load_model(name: str, device: str) -> tuple[Any, Any]:
     A shipped checkpoint, a checkpoint file, a run folder, `smollm2` or `gemma3`, the folder of a
     Hugging Face model, or one's own, `FILE.py:NAME`.
     """
-    if ".py:" in name:
-        return named_in(name), None
     import retrieval_interp as ri
     from retrieval_interp.storage.packaged_models import PACKAGED, packaged_model
-    from retrieval_interp.training import choose_device
+    from retrieval_interp.training import check_device, choose_device
 
     place, folder = choose_device(device), Path(name)
+    if ".py:" in name:
+        if hasattr(model := named_in(name), "parameters"):
+            check_device(model, device)
+        return model, None
     if not folder.exists() and name not in (names := [*shipped_checkpoints(), *PACKAGED]):
         more = "a checkpoint file, a run folder, the folder of a Hugging Face model or FILE.py:NAME"
         raise InputError(f"model {name!r}: expected {', '.join(names)}, {more}, found none of them")
@@ -296,7 +298,6 @@ def _on_signals(handler: Any) -> None:
 
 def _warn_in_short(message: Warning | str, category: type[Warning], *_: Any) -> None:
     # Warnings of libraries are for developers; commands show this project's own only.
-    own = category.__module__.startswith("retrieval_interp")
-    if own or (category is UserWarning and str(message).startswith("torch.compile failed")):
+    if issubclass(category, InputWarning):
         clear = "\r\x1b[K" if sys.stderr.isatty() else ""  # clears a bar's line
         print(f"{clear}note: {message}", file=sys.stderr)

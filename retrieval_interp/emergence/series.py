@@ -13,7 +13,14 @@ from typing import Any, ClassVar
 
 import torch
 
-from retrieval_interp.circuits import Circuit, HeadPath, Scorer, discover, mean_attention
+from retrieval_interp.circuits import (
+    Circuit,
+    HeadPath,
+    Scorer,
+    Search,
+    SearchOptions,
+    mean_attention,
+)
 from retrieval_interp.circuits.scores.scorer import Progress, cut_losses, no_progress
 from retrieval_interp.config import Recipe
 from retrieval_interp.emergence import crossing
@@ -187,7 +194,7 @@ def follow_run(
     task, tolerance = recipe.task, recipe.task.tolerance if tolerance is None else tolerance
     if circuit is None:
         model = checkpoint.load_checkpoint(last, device).model
-        circuit = discover(model, task, tolerance, seed=seed, progress=progress)
+        circuit = Search(model, task, SearchOptions(tolerance, seed=seed)).run(progress)
         circuit_from = f"found in {last}, seed {seed}, tolerance {tolerance:g}"
     paths_of(circuit)
     circuit.check_fits(recipe.model.layers, recipe.model.heads)

@@ -8,9 +8,11 @@ The page comes as server-sent events. `serve` answers its messages where it was 
 import json
 import queue
 import secrets
+import sys
 import threading
 import webbrowser
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -73,7 +75,9 @@ class ExplorerServer(ThreadingHTTPServer):
             self.changed.notify_all()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A browser that goes away is no error."""
+        """A browser that goes away is no error; any other is printed, with its traceback."""
+        if not isinstance(sys.exc_info()[1], ConnectionError):
+            super().handle_error(request, client_address)
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -90,10 +94,16 @@ class _Handler(BaseHTTPRequestHandler):
         host, origin = self.headers.get("Host", ""), self.headers.get("Origin")
         known = secrets.compare_digest(token.encode(), self.server.token.encode())
         own = host in self.server.own_names and origin in (None, f"http://{host}")
-        if known and own and name in answers:
+        if not (known and own and name in answers):
+            return self.send_error(403)
+        try:
             answers[name]()
-        else:
-            self.send_error(403)
+        except ConnectionError:
+            raise
+        except Exception as error:
+            with suppress(ConnectionError):
+                self.send_error(500, explain=f"{type(error).__name__}: {error}")
+            raise
 
     def _begin(self, status: int, kind: str = "plain", policy: str = "") -> None:
         self.send_response(status)
@@ -104,7 +114,9 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
 
     def _take_message(self) -> None:
-        message = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        message = dict(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+        if "do" not in message:
+            raise ValueError("expected what to do")
         self.server.asked.put(partial(self.server.exploring.answer, message))
         self._begin(204)
 

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from markupsafe import Markup
 
 from retrieval_interp import Workbench
-from retrieval_interp.circuits import Circuit, Mechanism, discover, score_circuit
+from retrieval_interp.circuits import Circuit, Mechanism, Search, score_circuit
 from retrieval_interp.circuits.attention import attention_by_role
 from retrieval_interp.circuits.circuit import Head, HeadPath, RolePath, parse_head_path, suppose
 from retrieval_interp.circuits.counterfactual.mechanism import Counterfactual, keeps_some
@@ -255,9 +255,12 @@ class Exploring:
     # Work that takes long
 
     def _discover(self) -> None:
-        how: Any = {"options": self.bench.search_options(), "progress": self._watched}
-        task = self.bench.task
-        self._start("searching", lambda model: discover(model, task, **how), self.bench.take)
+        task, options = self.bench.task, self.bench.search_options()
+
+        def search(model: Any) -> Circuit:
+            return Search(model, task, options).run(self._watched)
+
+        self._start("searching", search, self.bench.take)
 
     def _score(self) -> None:
         measured = self.bench.task, self.bench.circuit, self.bench.batch, self.bench.stated

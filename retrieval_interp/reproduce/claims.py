@@ -218,6 +218,8 @@ def _useful_heads(trained: Trained) -> Answer:
     joins = any(joins_pair(path.path) for path in circuit.every_path() if path.head == first)
     does = "joins" if joins else "does not join"
     said = f"{useful} useful heads (least possible {least}), the first {does} pairs"
+    if as_such := [f"{head} {circuit[head]}" for head in trained.worth.as_such]:
+        said += f"; beside them {', '.join(as_such)} needed as such"
     return said, joins and least <= useful <= 4  # the paper has four; fewer would do
 
 

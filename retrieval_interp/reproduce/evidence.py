@@ -14,9 +14,15 @@ from typing import Any
 
 import torch
 
-from retrieval_interp.circuits import Circuit, HeadPath, Scorer, SearchOptions, discover
+from retrieval_interp.circuits import Circuit, Head, HeadPath, Scorer, SearchOptions, discover
 from retrieval_interp.circuits.runs.means import mean_loss, standard_error
-from retrieval_interp.circuits.scores.scorer import Progress, no_progress, removed_losses
+from retrieval_interp.circuits.scores.scorer import (
+    Measured,
+    Progress,
+    no_progress,
+    removed_losses,
+    with_cut,
+)
 from retrieval_interp.config import PRESETS
 from retrieval_interp.emergence.series import Series, read_series
 from retrieval_interp.storage import checkpoint as storage
@@ -39,6 +45,7 @@ class Worth:
 
     combined_loss: float  # with the circuit in place
     ablated: dict[HeadPath, float]  # with one path removed from the circuit
+    as_such: tuple[Head, ...] = ()  # with a fixed pattern, needed as such
 
 
 class Trained:
@@ -78,7 +85,11 @@ class Trained:
         scorer = Scorer(model, task, task.sample(EXAMPLES, split="test"))
         combined = scorer.rebase(circuit)
         removed = removed_losses(scorer, circuit, self.progress)
-        return Worth(combined, {path: mean_loss(losses) for path, losses in removed})
+        ablated = {path: mean_loss(losses) for path, losses in removed}
+        fixed = [head for head, mechanism in circuit.mechanisms.items() if mechanism.is_fixed]
+        emptied = {head: Measured.of(scorer.each(with_cut(circuit, head))) for head in fixed}
+        needed = (head for head, (loss, se) in emptied.items() if loss - 2 * se > task.tolerance)
+        return Worth(combined, ablated, tuple(needed) if combined < task.tolerance else ())
 
     @cached_property
     def fresh_loss(self) -> tuple[float, float]:

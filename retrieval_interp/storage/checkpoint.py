@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from retrieval_interp.circuits import Circuit
+from retrieval_interp.circuits.attention import Mask
 from retrieval_interp.circuits.mechanisms import Where
 from retrieval_interp.circuits.models.either import has_hooked_transformer
 from retrieval_interp.config import ModelConfig, Recipe
@@ -212,7 +213,7 @@ def read_circuit(
     try:
         circuit = Circuit.from_json(text, task.role_names)
         circuit.check_fits(n_layers, n_heads)
-        where = Where.of(task.sample(2), causal)
+        where = Where.of(task.sample(2), Mask(causal))
         placed = [(head, mechanism.paths) for head, mechanism in circuit.mechanisms.items()]
         placed += [(listed.head, (listed.path,)) for listed in circuit.every_path()]
         for head, paths in placed:

@@ -3,29 +3,37 @@
 from retrieval_interp.circuits.circuit import Head
 from retrieval_interp.circuits.scores.ablations import Ablations
 from retrieval_interp.tasks import Task
+from retrieval_interp.tasks.training_task import counted
 from retrieval_interp.views.page import View, render
 from retrieval_interp.views.tables import text_table
 
 _ROWS = 30
 _HEADS = 5  # that are printed
+_LEAST = 0.00005  # what less is shown as +0.0000
 
 
 def ablations_view(ablations: Ablations, task: Task) -> View:
-    """What `ri.ablations` returned as a page or in a notebook."""
+    """What `ri.ablations` returned as a page or in a notebook; paths that cost nothing left out."""
+    intact = ablations.baseline_loss
+    costly = [row for row in ablations.by_cost if abs(row.live_loss - intact) >= _LEAST]
     rows = [
         [
             row.path.text(ablations.role_names),
             task.path_label(*row.path.path),
             f"{row.attention:.2f}",
             f"{row.live_loss:.4f}",
-            f"{row.live_loss - ablations.baseline_loss:+.4f}",
+            f"{row.live_loss - intact:+.4f}",
         ]
-        for row in ablations.by_cost[:_ROWS]
+        for row in costly[:_ROWS]
     ]
-    cost, losses = ablations.head_costs, dict[Head, list[str]]()
+    losses: dict[Head, list[tuple[float, str]]] = {}
     for (head, mechanism), loss in ablations.heads.items():
-        losses.setdefault(head, []).append(f"{mechanism.kind} {loss:.4f}")
-    cells = [{"cost": cost[h], "title": f"{h}: {', '.join(losses[h])}"} for h in sorted(cost)]
+        losses.setdefault(head, []).append((loss, mechanism.kind))
+    cost = ablations.head_costs
+    cells = []
+    for head in sorted(cost):
+        each = ", ".join(f"{kind} {loss:.4f}" for loss, kind in losses[head])
+        cells.append({"cost": cost[head], "title": f"{head}: {each}"})
     header = ["path", "meaning", "attention", f"{task.loss_name}, cut live", "rises by"]
     html = render(
         "ablations.html",
@@ -33,13 +41,15 @@ def ablations_view(ablations: Ablations, task: Task) -> View:
         across=1 + max(cost).head,
         most=max(max(cost.values()), 1e-9),
         loss=task.loss_name,
-        baseline=f"{ablations.baseline_loss:.4f}",
+        baseline=f"{intact:.4f}",
         header=header,
         rows=rows,
         count=len(ablations.paths),
     )
     costs = sorted(cost.items(), key=lambda pair: -pair[1])[:_HEADS]
-    heads = ", ".join(f"{head} {value:+.4f}" for head, value in costs)
-    said = [f"intact loss {ablations.baseline_loss:.4f}", f"heads replaced: {heads}", ""]
-    text = "\n".join([*said, *text_table(header, rows)])
+    heads = ", ".join(f"{head} {min(losses[head])[1]} {value:+.4f}" for head, value in costs)
+    said = [f"intact loss {intact:.4f}", f"heads replaced by what costs least: {heads}", ""]
+    left_out = len(ablations.paths) - len(rows)
+    more = [f"... and {counted(left_out, 'path')} that cost less"] if left_out else []
+    text = "\n".join([*said, *text_table(header, rows), *more])
     return View("Every head and path, one at a time", html, text, ablations)

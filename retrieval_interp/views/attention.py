@@ -57,7 +57,7 @@ def attention_view(
         data={
             "tokens": labels,
             "attention": thousandths(patterns),
-            "props": {"attentionHeadNames": heads, "maskUpperTri": is_causal(model)},
+            "props": {"attentionHeadNames": heads, "maskUpperTri": is_causal(model, batch)},
         },
     )
     of = "with the circuit in place" if circuit is not None else "of the intact model"

@@ -17,11 +17,12 @@ from typing import TYPE_CHECKING, Any
 from markupsafe import Markup
 
 from retrieval_interp.storage.files import writable, write_whole
+from retrieval_interp.tasks.shown import SHOWN_BY
 
 if TYPE_CHECKING:
     from jinja2 import Environment
 
-    from retrieval_interp.circuits.circuit import Circuit
+    from retrieval_interp.circuits import Circuit, CircuitScore
 
 _TEMPLATES = Path(__file__).parent / "templates"
 
@@ -108,12 +109,19 @@ def circuitsvis_script() -> Markup:
 
 
 def register_displays() -> None:
-    """Tell a running IPython shell, if there is one, how to show circuits; may be repeated."""
+    """Say how results are shown, also to a running IPython shell; may be repeated."""
+    SHOWN_BY["CircuitScore"] = _score_text
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython else None
     html = getattr(getattr(shell, "display_formatter", None), "formatters", {}).get("text/html")
     if html is not None:
         html.for_type_by_name("retrieval_interp.circuits.circuit", "Circuit", circuit_html)
+
+
+def _score_text(score: "CircuitScore") -> str:
+    from retrieval_interp.views.score_text import score_table
+
+    return score_table(score).rstrip()
 
 
 def circuit_html(circuit: "Circuit") -> str:

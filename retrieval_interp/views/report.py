@@ -76,9 +76,8 @@ def score_drawing(
 ) -> str:
     """A scored circuit as SVG: what each path is worth, and which heads it enables."""
     losses = {row.path: row.ablated_loss for row in score.paths}
-    enables = {row.path: row.enables for row in (*score.paths, *score.enabling)}
     learned, circuit = (score.baseline_loss, score.uninformed_loss), with_kept(score.circuit)
-    return draw_circuit(circuit, n_layers, order, losses, task, enables, batch, *learned)
+    return draw_circuit(circuit, n_layers, order, losses, task, score.enables, batch, *learned)
 
 
 def with_kept(circuit: Circuit) -> Circuit:

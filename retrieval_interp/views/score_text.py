@@ -2,15 +2,19 @@
 
 import inspect
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from statistics import median
 from typing import Any
 
 from retrieval_interp.circuits import CircuitScore, HeadPath, Mechanism
+from retrieval_interp.circuits.circuit import interchangeable
+from retrieval_interp.circuits.flow import listed
+from retrieval_interp.circuits.scores.control import QUICK
+from retrieval_interp.circuits.scores.enabling import Enabled
 from retrieval_interp.circuits.scores.score import LivePathScore, PathScore, RedundantScore
-from retrieval_interp.circuits.scores.scorer import is_unlearned
+from retrieval_interp.circuits.scores.scorer import unlearned_text
 from retrieval_interp.config import ModelConfig
-from retrieval_interp.tasks import RetrievalTask, Task, path_letters
+from retrieval_interp.tasks import RetrievalTask, Task
 from retrieval_interp.tasks.training_task import counted
 from retrieval_interp.views.tables import text_table, wrapped
 
@@ -59,13 +63,14 @@ _NEEDED = {
 
 
 def _path_row(row: LivePathScore, score: CircuitScore, task: Task | None) -> Row:
-    data = _place(row.path, score.circuit.role_names) | _fields(row, "attention")
+    names = score.circuit.role_names
+    data = _place(row.path, names) | _fields(row, "attention")
     data |= _live(row, row.path, score, task)
     if isinstance(row, PathScore):
         # In a circuit that does not work, leaving out any path gives a high loss.
         carries = score.sufficient and row.path not in score.spared
         data |= _fields(row, "ablated_loss se") | {"carries": carries}
-    does = ["carries"] * bool(data.get("carries")) + enables_text(data["enables"])
+    does = ["carries"] * bool(data.get("carries")) + serves(row.enables, names)
     if not does and score.reachable:
         does = [_NEEDED[row.needed]]
     return data | {"does": "; ".join(does)}
@@ -75,7 +80,8 @@ def _redundant_row(row: RedundantScore, score: CircuitScore, task: Task | None) 
     names = score.circuit.role_names
     data = _live(row, row.paths[0], score, task) | _fields(row, "left_losses one_suffices")
     if row.one_suffices:
-        said = "any one suffices"
+        sets = interchangeable(score.circuit.redundant, names)
+        said = next(text for text, paths in sets.items() if set(row.paths) <= set(paths))
     elif row.needed is None or None in row.suffice:
         said = "not clear on these examples whether any one suffices"
     else:
@@ -84,7 +90,7 @@ def _redundant_row(row: RedundantScore, score: CircuitScore, task: Task | None) 
     return data | {
         "name": row.text(names),
         "paths": [path.text(names) for path in row.paths],
-        "does": "; ".join([f"{said} (one left: {left})", *enables_text(data["enables"])]),
+        "does": "; ".join([f"{said} (one left: {left})", *serves(row.enables, names)]),
     }
 
 
@@ -94,14 +100,18 @@ def _live(
     names = score.circuit.role_names
     return {
         "name": path.text(names),
-        "meaning": (task.path_label if task else path_letters)(*path.path),
+        "meaning": task.path_label(*path.path) if task else "",
         **_fields(row, "live_loss live_se needed"),
-        "enables": [
-            {"name": later.path.text(names), **_place(later.path, names)}
-            | _fields(later, "side attention when_cut by_query by_key")
-            for later in row.enables
-        ],
+        "enables": _enabled_rows(row.enables, names),
     }
+
+
+def _enabled_rows(enables: Sequence[Enabled], names: Sequence[str]) -> list[Row]:
+    keys = "side attention when_cut by_query by_key by_value"
+    return [
+        {"name": later.path.text(names), **_place(later.path, names), **_fields(later, keys)}
+        for later in enables
+    ]
 
 
 def _place(path: HeadPath, names: Sequence[str]) -> Row:
@@ -109,24 +119,31 @@ def _place(path: HeadPath, names: Sequence[str]) -> Row:
     return {**path.head._asdict(), "dest": dest, "src": src}
 
 
-def enables_text(later: Sequence[Row]) -> list[str]:
-    """What is enabled, each with the side that misses it; empty if nothing is."""
-    said = [f"{r['name']} ({r['side']} {r['attention']:.2f} to {r['when_cut']:.2f})" for r in later]
-    return [f"enables {', '.join(said)}"] if said else []
+def serves(enables: Sequence[Enabled], names: Sequence[str]) -> list[str]:
+    """Which later paths are enabled, and which carry it on, each with the side that misses it."""
+    said: dict[str, list[str]] = {}
+    for later in enables:
+        how = "carried on by" if later.side == "value" else "enables"
+        said.setdefault(how, []).append(f"{later.path.text(names)} ({later.text})")
+    return [f"{how} {', '.join(said[how])}" for how in sorted(said, reverse=True)]
 
 
 def score_to_dict(score: CircuitScore, name: str, task: Task, seed: int) -> Row:
     """All numbers as JSON data."""
     numbers = (
         "examples tolerance loss_name baseline_loss baseline_se combined_loss combined_se "
-        "excess_se uninformed_loss uninformed kept control notes sufficient minimal"
+        "excess_se uninformed_loss uninformed learned kept control notes sufficient minimal "
+        "rest_emptied_loss"
     )
     heads = [
         {
             **row.head._asdict(),
             "mechanism": row.mechanism.kind,
             "paths": [list(path.ends(score.circuit.role_names)) for path in row.mechanism.paths],
-            **_fields(row, "loss se"),
+            **_fields(row, "loss se needed"),
+            "emptied_loss": row.emptied and row.emptied.loss,
+            "emptied_se": row.emptied and row.emptied.se,
+            "enables": _enabled_rows(row.enables, score.circuit.role_names),
         }
         for row in score.heads
     ]
@@ -162,20 +179,29 @@ def path_table(score: CircuitScore, task: Task | None = None) -> tuple[list[str]
         ]
         for row in shown_paths(score, task)
     ]
-    return [*header, "what it does"], rows
+    header.append("what it does")
+    kept = [at for at, name in enumerate(header) if task or name != "meaning"]
+    return [header[at] for at in kept], [[row[at] for at in kept] for row in rows]
 
 
 def head_table(score: CircuitScore) -> tuple[list[str], list[list[str]]]:
-    """Replaced heads, with the loss when only this one is replaced; one row for the others."""
+    """Replaced heads, each replaced alone and emptied in the circuit; one row for the others."""
     rows = [
-        [str(row.head), row.mechanism.text(score.circuit.role_names), f"{row.loss:.4f}"]
+        [
+            str(row.head),
+            row.mechanism.text(score.circuit.role_names),
+            f"{row.loss:.4f}",
+            f"{row.emptied.loss:.4f}" if row.emptied else "",
+        ]
         for row in score.heads
         if row.head in score.circuit.mechanisms
     ]
     if left := len(score.heads) - len(rows):
         what = "others" if rows else "all"
-        rows.append([what, f"original ({left})", f"{score.baseline_loss:.4f}"])
-    return ["head", "mechanism", f"{score.loss_name}, only this head replaced"], rows
+        rows.append([what, f"original ({left})", f"{score.baseline_loss:.4f}", ""])
+    loss = score.loss_name
+    header = ["head", "mechanism", f"{loss}, only this head replaced"]
+    return [*header, f"{loss}, emptied in the circuit"], rows
 
 
 def loss_lines(score: CircuitScore) -> tuple[str, str]:
@@ -193,7 +219,7 @@ def loss_lines(score: CircuitScore) -> tuple[str, str]:
 def score_table(score: CircuitScore, task: Task | None = None, width: int | None = None) -> str:
     """Every number of a score as text, in lines of at most `width` characters.
 
-    The task names the roles; without it they are letters.
+    The task says what paths mean; without it they only have their names.
     """
     baseline, combined = (wrapped(line, width, 4) for line in loss_lines(score))
     lines = [*baseline, "", *text_table(*head_table(score), width=width), "", *combined, ""]
@@ -206,13 +232,15 @@ def score_table(score: CircuitScore, task: Task | None = None, width: int | None
 def finding(score: CircuitScore) -> str:
     """What a circuit that replaces every head shows, in one sentence; empty if it does not work."""
     paths, heads = list(score.circuit.paths()), len(score.heads)
-    useful = len({path.head for path in paths})
+    useful = len({path.head for path in paths} | {row.head for row in score.needed_as_such})
     all_replaced = paths and len(score.circuit.mechanisms) == heads
     if not all_replaced or not score.sufficient or not math.isfinite(score.kept):
         return ""
-    work = f"{useful} of {counted(heads, 'head')} and {counted(len(paths), 'attention path')}"
-    kept = f"the model keeps {score.kept:.1%} of what it learned"
-    return f"{work} do the work: with all else replaced, {kept}."
+    fixed = [f"{row.head} by its {row.mechanism.kind} pattern" for row in score.needed_as_such]
+    work = f"{useful} of {counted(heads, 'head')}" + (f" ({listed(fixed, 'and')})" if fixed else "")
+    least = "" if score.rest_emptied_loss < score.limit else "At least "
+    kept = f"with all else replaced, the model keeps {score.kept:.1%} of what it learned"
+    return f"{least}{work} and {counted(len(paths), 'attention path')} do the work: {kept}."
 
 
 def mechanism_words(mechanisms: Iterable[Mechanism]) -> str:
@@ -221,28 +249,25 @@ def mechanism_words(mechanisms: Iterable[Mechanism]) -> str:
     return " ".join(f"{kind}: {said[:1].lower()}{said[1:]}" for kind, said in kinds.items())
 
 
-def unlearned_text(loss: float, task: Task) -> str:
-    """That a model with this loss has not learned the task."""
-    return (
-        f"No circuit to find: the model has not learned the task. Its {task.loss_name} of "
-        f"{loss:.4f} is not clearly below the plateau of {task.plateau:.4g}."
-    )
-
-
 def verdict(score: CircuitScore, task: Task) -> str:
     """What the numbers say, in a few sentences; the paper's stand next to those of its own task."""
-    if is_unlearned(score.baseline_loss, task):
-        return unlearned_text(score.baseline_loss, task)
+    if not score.learned:
+        known = score.baseline_loss, score.uninformed_loss, score.uninformed
+        return f"No circuit to find. {unlearned_text(*known, task.loss_name)}"
     papers = isinstance(task, RetrievalTask) and task.tokens == "gaussian"
     said = [_sufficiency(score, papers)]
     if score.paths and score.sufficient:
         said.append(_minimality(score, papers))
+    if score.sufficient:
+        said += _emptied(score, papers)
     if control := score.control:
         better, differ = sum(loss <= score.combined_loss for loss in control), len(set(control))
         said.append(
             f"{better} of {len(control)} random circuits of the same size and mechanisms do as "
             f"well: they give {control[0]:.2f} at best, {median(control):.2f} at the median."
         )
+        if score.examples > QUICK:
+            said.append(f"Those that look much worse are measured on {QUICK} examples alone.")
         if differ < len(control) / 2:
             said.append(f"There are few such circuits: only {differ} of these differ.")
     said += score.notes
@@ -262,7 +287,9 @@ def _sufficiency(score: CircuitScore, papers: bool) -> str:
     if not replaced:
         nothing = f"knowing nothing {score.uninformed_loss:.4g}, {score.uninformed}"
         known = f"{loss} {score.baseline_loss:.4f}, limit {score.limit:.4g}; {nothing}"
-        return f"No circuit: no head can be replaced, or none was given ({known})."
+        why = "no head can be replaced, or none was given"
+        why = "none was found" if score.circuit.unfinished else why
+        return f"No circuit: {why} ({known})."
     below = "below" if score.combined_loss < score.limit else "not below"
     word = "Sufficient" if score.sufficient else "Not sufficient"
     left = len(score.heads) - replaced
@@ -273,6 +300,27 @@ def _sufficiency(score: CircuitScore, papers: bool) -> str:
     known = f"intact: {score.baseline_loss:.4f}"
     known += f"; paper: below {SUFFICIENT:g}" if papers else ""
     return f"{word}: with {heads} replaced, the {loss} is {result} ({known})."
+
+
+def _emptied(score: CircuitScore, papers: bool) -> Iterator[str]:
+    """Which heads with a fixed pattern a circuit that works needs as such."""
+    needed, names = score.needed_as_such, score.circuit.role_names
+    heads = []
+    for row in needed:
+        served = "".join(f", {text}" for text in serves(row.enables, names))
+        cost = f"{row.emptied.loss:.4f} +- {row.emptied.se:.2g} when emptied" if row.emptied else ""
+        heads.append(f"{row.head} {row.mechanism.writes} ({row.mechanism.kind}; {cost}{served})")
+    if heads:
+        paper = ", though the paper does not count such heads as useful" if papers else ""
+        yield f"Needed as such, along no path{paper}: {'; '.join(heads)}."
+    fixed = [row for row in score.heads if row.mechanism.is_fixed]
+    if unclear := [str(row.head) for row in fixed if row.needed is None]:
+        yield f"Whether {listed(unclear, 'or')} can be emptied is not clear on these examples."
+    if len(fixed) > len(needed):
+        side = "below" if score.rest_emptied_loss < score.limit else "not below"
+        what = f"all {'other ' * bool(needed)}heads with a fixed pattern"
+        rest = f"{score.rest_emptied_loss:.4f}, {side} the limit"
+        yield f"With {what} emptied at once, it is {rest}."
 
 
 def _minimality(score: CircuitScore, papers: bool) -> str:

@@ -110,7 +110,7 @@ def why_view(
         rows=_unit_rows(found),
         keys=[(score.path or score.unit).text(names) for score in found.units],
         record=record_rows(record or {}),
-        data={"tokens": labels, "heads": patterns, "causal": is_causal(model)},
+        data={"tokens": labels, "heads": patterns, "causal": is_causal(model, some)},
     )
     return View(f"Why? {found.task.description}", html, why_text(found), found)
 
@@ -157,11 +157,7 @@ def _unit_rows(found: Explanation) -> list[list[str]]:
             percent(score.attention_gone),
             percent(score.values_gone),
             f"{score.stability:.0%}",
-            ", ".join(
-                f"{enabled.path.text(names)} ({enabled.side}, {enabled.attention:.2f} to "
-                f"{enabled.when_cut:.2f})"
-                for enabled in score.enables
-            ),
+            ", ".join(f"{later.path.text(names)} ({later.text})" for later in score.enables),
         ]
         for score in found.units
     ]

@@ -6,7 +6,6 @@ auto-circuit's: `{"prompts": [{"clean": ..., "corrupt": ..., "answers": [...], "
 """
 
 import re
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -183,9 +182,7 @@ class PairsTask(text_task.AnswerTask):
                 errors.append(error)
         if not made:
             raise errors[0]
-        if errors:
-            left_out = f"{len(errors)} of {len(self.pairs)} pairs are left out"
-            warnings.warn(f"{left_out}, the first because of {errors[0]}", stacklevel=3)
+        text_task.warn_of_unfit(errors, len(self.pairs), "pairs")
         return made
 
     def _tokens(self, pair: Pair) -> tuple[text_task.Tokens, list[int]]:
@@ -194,11 +191,13 @@ class PairsTask(text_task.AnswerTask):
         clean, answers, _ = text_task.answer_tokens(self.tokenizer, pair.clean, words or [""])
         corrupt, _, _ = text_task.answer_tokens(self.tokenizer, pair.corrupt, words or [""])
         right, wrong = answers[:n_right], answers[n_right:]
-        if not (right and wrong) or set(right) & set(wrong):
-            both = f"{', '.join(pair.answers)} and {', '.join(pair.wrong_answers)}"
+        if not (right and wrong):
+            raise InputError(f"answers: expected right and wrong ones, found {words!r:.80}")
+        if both := set(right) & set(wrong):
+            begin = self.tokenizer.decode([min(both)])
             raise InputError(
                 "answers: expected right and wrong ones that begin with different tokens, found "
-                f"{both!r:.80}"
+                f"{begin!r} at the beginning of both"
             )
         if len(clean) != len(corrupt):
             text = self.tokenizer.convert_ids_to_tokens
@@ -231,8 +230,9 @@ class PairsTask(text_task.AnswerTask):
 
     @property
     def description(self) -> str:
-        first = f"{self.pairs[0].clean!r:.100}"
-        return first if len(self.pairs) == 1 else f"{len(self.pairs)} pairs of prompts: {first}"
+        first, many = f"{self.pairs[0].clean!r:.100}", len(self.pairs)
+        count = f"{many}" if len(self) == many else f"{len(self)} of {many}"
+        return first if many == 1 else f"{count} pairs of prompts, such as {first}"
 
     def __len__(self) -> int:
         return len(self._read)

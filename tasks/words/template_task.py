@@ -21,7 +21,7 @@ from retrieval_interp.tasks.sampling import SPLITS, Split, check_draw
 from retrieval_interp.tasks.task import Batch
 from retrieval_interp.tasks.training_task import counted
 from retrieval_interp.tasks.words.question import Draw, Line, Question, write
-from retrieval_interp.tasks.words.text_task import END, TextTask, expect_offsets
+from retrieval_interp.tasks.words.text_task import END, TextTask, expect_offsets, warn_of_unfit
 
 Filling = Mapping[str, str]  # a word for every mark
 _FEW = 256  # with fewer examples, the splits share them
@@ -86,13 +86,16 @@ class TemplateTask(TextTask):
         self._draw(Draw("template"))  # refuses words that do not fit
         self._others: dict[int, Tensor] = {}
         for role, words in others.items():
-            found = list(one_token_words(tokenizer, words).values())
+            found = one_token_words(tokenizer, words)
             if len(found) < 3:
                 raise InputError(
                     f"counterfactual: expected at least three words of one token for {role}, found "
                     f"{len(found)} of {len(words)}"
                 )
-            self._others[self.roles.index(role)] = torch.tensor(found)
+            wanted = f"counterfactual: expected words of one token for {role}, found"
+            unfit = [InputError(f"{wanted} {word!r}") for word in words if word not in found]
+            warn_of_unfit(unfit, len(words), "words")
+            self._others[self.roles.index(role)] = torch.tensor([*found.values()])
 
     def counterfactual(self, batch: Batch, seed: int = 0) -> Batch:
         """Prompts with other words at the roles given, or other examples of the same layout."""

@@ -7,6 +7,7 @@ them, with a warning.
 """
 
 import math
+import re
 import warnings
 from collections.abc import Sequence
 from dataclasses import replace
@@ -19,7 +20,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from retrieval_interp.tasks.errors import InputError
+from retrieval_interp.tasks.errors import InputError, InputWarning
 from retrieval_interp.tasks.roles import chain_labels, chain_symbols, role_name
 from retrieval_interp.tasks.sampling import Split
 from retrieval_interp.tasks.task import Batch, Device, Outputs, Task
@@ -28,6 +29,7 @@ from retrieval_interp.tasks.words.question import Draw, Question
 
 END = "END"
 _TRIED = 20  # examples to try before a tokenizer is refused
+_SPECIFIC = re.compile(r"""(?<!\w)'.*?'(?!\w)|".*?"|\d+""")  # quoted words and numbers of an error
 
 
 class Tokens(NamedTuple):
@@ -131,22 +133,20 @@ class TextTask(AnswerTask):
         if n < 1:
             raise InputError(f"sample: expected n of at least 1, found {n}")
         found: list[tuple[Question, Tokens]] = []
-        unfit: list[str] = []
+        unfit: list[InputError] = []
         while len(found) < start + n:
             index = len(found) + len(unfit)
             question = self.question(index, seed, split)
             try:
                 found.append((question, self.tokens(question)))
             except InputError as error:
-                unfit.append(f"example {index}: {error}")
+                unfit.append(error)
             if len(unfit) >= _TRIED and len(unfit) > 9 * len(found):
                 raise InputError(
                     "task: expected a tokenizer with separate tokens for symbols, found "
                     f"{len(unfit)} of {index + 1} examples unusable ({unfit[0]})"
                 )
-        if unfit:
-            why = "; ".join([*unfit[:3], "..."][: len(unfit)])
-            warnings.warn(f"{len(unfit)} of {index + 1} examples are left out: {why}", stacklevel=3)
+        warn_of_unfit(unfit, len(found) + len(unfit), "examples")
         return [question for question, _ in found[start:]], [made for _, made in found[start:]]
 
     def tokens(self, question: Question) -> Tokens:
@@ -235,6 +235,22 @@ class PromptTask(TextTask):
     def to_dict(self) -> dict[str, Any]:
         prompt = {"name": self.prompt.name, **vars(self.prompt)}
         return {"name": "prompt", "prompt": prompt, "tokenizer": self.tokenizer_name}
+
+
+def warn_of_unfit(errors: Sequence[InputError], count: int, items: str) -> None:
+    """Say how many of some items are left out and why: each reason with its first example.
+
+    Two reasons are the same if they differ in numbers and quoted words alone.
+    """
+    alike: dict[str, list[str]] = {}
+    for error in map(str, errors):
+        alike.setdefault(_SPECIFIC.sub("", error), []).append(error)
+    reasons = [
+        f"{same[0]} ({len(same)} like this)" for same in sorted(alike.values(), key=len)[::-1]
+    ]
+    if reasons:
+        text = f"{len(errors)} of {count} {items} are left out: {'; '.join(reasons)}"
+        warnings.warn(text, InputWarning, stacklevel=4)
 
 
 def expect_offsets(tokenizer: Any) -> None:

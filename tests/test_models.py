@@ -1,0 +1,291 @@
+"""Which models are right: every mechanism against plain hooks, in tiny ones of random weights."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+import transformers
+from transformer_lens.config import TransformerBridgeConfig
+from transformer_lens.model_bridge import TransformerBridge
+
+import retrieval_interp as ri
+from retrieval_interp.circuits.attention import Mask
+from retrieval_interp.circuits.counterfactual.mechanism import Counterfactual, with_counterfactual
+from retrieval_interp.circuits.discovery.judge import Judge
+from retrieval_interp.circuits.hooks import probed
+from retrieval_interp.circuits.mechanisms import UNIFORM, Cut, Mean, RoleMean
+from retrieval_interp.circuits.paths import Head, RolePath
+from retrieval_interp.circuits.runs.means import read_patterns
+from retrieval_interp.circuits.scan import describe_heads
+from retrieval_interp.circuits.scores.scorer import Scorer
+from retrieval_interp.tasks import InputError
+from tests.oracles import LOOKUP_SIZES, byte_pairs, hooked_model
+
+LENGTH, NEAR = 12, 4  # tokens, and the window of local layers
+OLD = {"vocab_size": 40, "n_layer": 2, "n_head": 4}
+NEW = {"vocab_size": 40, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
+MLP = NEW | {"intermediate_size": 64}
+GROUPED = MLP | {"num_key_value_heads": 2, "sliding_window": NEAR}
+SECOND = GROUPED | {"use_sliding_window": True, "max_window_layers": 1}
+GEMMA = GROUPED | {"head_dim": 8, "query_pre_attn_scalar": 16}
+NEO = {"num_layers": 2, "num_heads": 4, "window_size": NEAR, "hidden_size": 32, "vocab_size": 40}
+LOCAL = {"use_local_attn": True, "window_size": NEAR, "attn_types": ["local", "global"]}
+FAMILIES = {  # as Hugging Face calls them, with options
+    "GPT2": OLD | {"n_embd": 32},
+    "GPTNeo": NEO | {"attention_types": [[["global", "local"], 1]]},
+    "GPTNeoX": MLP,
+    "GPTJ": OLD | {"n_embd": 32, "rotary_dim": 4},
+    "Llama": MLP | {"num_key_value_heads": 2},
+    "Mistral": GROUPED,
+    "Qwen2": SECOND,
+    "Qwen3": SECOND | {"head_dim": 8},
+    "Gemma2": GEMMA,
+    "Gemma3Text": GEMMA | {"layer_types": ["sliding_attention", "full_attention"]},
+    "Phi": MLP,
+    "OPT": NEW | {"ffn_dim": 64, "word_embed_proj_dim": 32},
+    "Bloom": OLD | {"hidden_size": 32},
+    "Mpt": {"vocab_size": 40, "d_model": 32, "n_layers": 2, "n_heads": 4},
+    "Falcon": NEW | {"alibi": True, "multi_query": False},
+    "Bert": MLP,
+}
+HOOKED = {"global": {}, "local": LOCAL, "both ways": {"attention_dir": "bidirectional"}}
+WINDOWS = {  # of the two layers
+    **dict.fromkeys(["GPTNeo", "Qwen2", "Qwen3"], (None, NEAR)),
+    **dict.fromkeys(["Gemma2", "Gemma3Text", "local"], (NEAR, None)),
+    "Mistral": (NEAR, NEAR),
+}
+UNCUT = {"GPTNeo", "GPTJ"}  # their bridges show the pattern too late, and q·k alone is not it
+SLOW = {"GPTJ", "OPT", "Mpt", "Falcon"}  # much like others
+NAMES = [pytest.param(n, marks=[pytest.mark.slow] * (n in SLOW)) for n in [*FAMILIES, *HOOKED]]
+RULES = ["uniform", "identity", "previous", "first", "same", "after-same"]
+LINES = [*RULES, "one-hot END<-near", "one-hot END<-far", "shared END<-near END<-END"]
+PATH = RolePath(0, 1)
+
+
+def make(name, folder):
+    if name == "native":  # shows its pattern, too, and has keys that queries share
+        cfg = TransformerBridgeConfig(**{**LOOKUP_SIZES, "n_heads": 4, "n_key_value_heads": 2})
+        return TransformerBridge.boot_native(cfg).eval()
+    if name in HOOKED:
+        return hooked_model(n_heads=4, **HOOKED[name]).eval()
+    kind = "AutoModelForMaskedLM" if name == "Bert" else "AutoModelForCausalLM"
+    config = getattr(transformers, f"{name}Config")(**FAMILIES[name])
+    torch.manual_seed(0)
+    model = getattr(transformers, kind).from_config(config)
+    for parameter in model.parameters():
+        if parameter.ndim > 1:
+            torch.nn.init.normal_(parameter, std=0.3)
+    model.save_pretrained(folder)
+    byte_pairs(["a b"], vocab_size=300).save_pretrained(folder)
+    return TransformerBridge.boot_transformers(str(folder), device="cpu").eval()
+
+
+class Asked(ri.Task):
+    """The token after the last, or what a model takes for it; with a place that may be too far."""
+
+    role_names = ("END", "near", "far")
+    answer_roles = (0,)
+
+    def __init__(self, model=None):
+        self.model = model
+
+    def sample(self, n, seed=0, device="cpu", split="train", start=0):
+        draw = torch.Generator().manual_seed(10 * seed + len(split))
+        tokens = torch.randint(5, 12, (start + n, LENGTH), generator=draw)[start:]
+        end = torch.full((n,), LENGTH - 1)
+        roles = torch.stack([end, end - 1 - tokens[:, 0] % 2, 7 + tokens[:, 1] % 2], dim=-1)
+        with torch.no_grad():
+            targets = self.model(tokens)[:, -1:].argmax(-1) if self.model else tokens[:, :1]
+        return ri.Batch(tokens, targets, roles[:, None]).to(device)
+
+    def example_losses(self, outputs, batch):
+        logits = self.answers(outputs, batch)[:, 0, 0]
+        return -logits.log_softmax(-1).gather(-1, batch.targets)
+
+
+TASK = Asked()
+
+
+def masked(window, both_ways=False):
+    at = torch.arange(LENGTH)
+    sees = torch.ones(LENGTH, LENGTH).bool() if both_ways else at[:, None] >= at
+    return sees if window is None else sees & (at[:, None] - at < window)
+
+
+def by_hand(kind, sees, tokens, roles, own, other):
+    """One example's pattern, [dest src], in loops."""
+    new, (end, near, far) = torch.zeros(LENGTH, LENGTH), roles
+    for dest in range(LENGTH if kind in RULES else 0):
+        seen = [src for src in range(LENGTH) if sees[dest, src]]
+        same = [src for src in range(dest) if tokens[src] == tokens[dest]]
+        wanted = {"uniform": seen, "identity": [dest], "previous": [dest - 1], "same": same}
+        wanted["after-same"] = [src + 1 for src in same]
+        row = [src for src in wanted.get(kind, []) if src in seen] or seen[:1]
+        new[dest, row] = 1 / max(1, len(row))
+    if kind == "cut":
+        new = own.clone()
+        new[end, near] = 0
+    elif kind == "kept":
+        new = other.clone()
+        new[end] *= (own[end].sum() - own[end, near]) / (other[end].sum() - other[end, near])
+        new[end, near] = own[end, near]
+    elif kind == "role-mean":
+        new[end, near], new[near, near] = 0.3, 0.6
+    elif kind not in RULES:
+        row = [end, near] if "shared" in kind else [far if "far" in kind else near]
+        new[end, row] = 1 / len(row)
+    return new
+
+
+def plain_losses(model, batch, head, new):
+    """With what one head writes, its attention times its values, set by hand."""
+    how = {} if batch.attention_mask is None else {"attention_mask": batch.attention_mask.long()}
+    place = f"blocks.{head.layer}.attn.hook_"
+    values = model.run_with_cache(batch.inputs, **how)[1][f"{place}v"]
+
+    def put(z, hook):
+        z = z.clone()
+        z[:, :, head.head] = new @ values[:, :, head.head * values.shape[2] // z.shape[2]]
+        return z
+
+    outputs = model.run_with_hooks(batch.inputs, fwd_hooks=[(f"{place}z", put)], **how)
+    return TASK.example_losses(outputs, batch)
+
+
+@pytest.mark.parametrize("name", [*NAMES, "native"])
+@torch.no_grad()
+def test_every_mechanism_equals_plain_hooks(name, tmp_path):
+    model, batch = make(name, tmp_path), TASK.sample(5, split="test")
+    windows, causal = WINDOWS.get(name, (None, None)), name not in ("Bert", "both ways")
+    assert probed(model, batch).masks == [Mask(causal, window) for window in windows]
+    short = replace(batch, inputs=batch.inputs[:, :NEAR])
+    assert probed(model, short).masks == [Mask(causal)] * 2
+    batch = with_counterfactual(model, batch, TASK.sample(5, seed=1))
+    scorer, empty = Scorer(model, TASK, batch), ri.parse_circuit([], TASK)
+    patterns = read_patterns(model, batch, torch.Tensor.float)
+    for head in (Head(0, 1), Head(1, 2)):
+        own, other = patterns[head.layer][:, head.head], batch.counterfactual_of(*head)
+        window, sees = windows[head.layer], masked(windows[head.layer], not causal)
+        lines = {line: ri.parse_circuit([f"{head} {line}"], TASK)[head] for line in LINES}
+        role_mean = RoleMean((PATH, RolePath(1, 1)), (0.3, 0.6))
+        lines |= {"mean": Mean(own.mean(0)), "role-mean": role_mean}
+        lines |= {"cut": Cut((PATH,)), "kept": Counterfactual((PATH,))}
+        for kind, mechanism in lines.items():
+            circuit, refused = empty.replace(head, mechanism), ""
+            if name in UNCUT and kind in ("cut", "kept"):
+                refused = "by its queries and keys alone, .* replaced"
+            elif window and "far" in kind:
+                refused = rf"{head}: .* less than 4 positions away .* END<-far: far is 4 away"
+            if refused:
+                with pytest.raises(InputError, match=refused):
+                    scorer.losses(circuit)
+                continue
+            each = zip(batch.inputs.tolist(), batch.roles[:, 0].tolist(), own, other)
+            rounded = own.mean(0).mul(1e5).round() / 1e5  # as in files
+            new = [rounded if kind == "mean" else by_hand(kind, sees, *one) for one in each]
+            expected = plain_losses(model, batch, head, torch.stack(new))
+            torch.testing.assert_close(scorer.losses(circuit), expected, atol=1e-5, rtol=0)
+            assert not torch.allclose(expected, scorer.base_losses, atol=1e-5), kind
+
+
+@pytest.mark.parametrize("start", [0, 3])
+@torch.no_grad()
+def test_a_window_and_padding_on_either_side(start, tmp_path):
+    model, batch, at = make("Mistral", tmp_path), TASK.sample(4), torch.arange(LENGTH)
+    real = (at >= start) & (at < start + 9)
+    roles = torch.full_like(batch.roles, start + 8) - torch.tensor([0, 1, 7])
+    batch = replace(batch, roles=roles, attention_mask=real.expand(4, -1))
+    for kind in ("uniform", "first", "same"):
+        sees, roles = masked(NEAR) & real, batch.roles[0, 0]
+        new = [by_hand(kind, sees, tokens, roles, None, None) for tokens in batch.inputs.tolist()]
+        expected = plain_losses(model, batch, Head(1, 1), torch.stack(new))
+        found = Scorer(model, TASK, batch).losses(ri.parse_circuit([f"L1.H1 {kind}"], TASK))
+        torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
+
+
+def test_scans_scores_controls_and_searches_stay_in_the_window():
+    model = hooked_model(n_heads=4, seed=2, **LOCAL).eval()
+    model.blocks[0].attn.W_Q.data[0] = model.blocks[0].attn.b_Q.data[0] = 0  # uniform in its window
+    task, far = Asked(model), RolePath(0, 2)
+    batch = task.sample(32)
+    head = describe_heads(model, batch)[Head(0, 0)]
+    assert head.rule == UNIFORM and head.share == pytest.approx(1, abs=1e-5)
+    cut = [row.path for row in ri.ablations(model, task, batch).paths]
+    assert {path.head.layer for path in cut if path.path == far} == {1}
+    circuit = ri.parse_circuit(["L0.H1 one-hot END<-near", "L1.H1 one-hot END<-far"], task)
+    assert len(ri.score_circuit(model, task, circuit, batch, controls=20).control) == 20
+    attention = Judge(model, task, batch).attention[:, :, 0, 2].sum(1)  # what a search tries
+    assert attention[0] == 0 < attention[1]
+    assert ri.discover(model, task, heads=["L0.H0"], examples=16).mechanisms
+
+    def others(batch, seed):
+        return task.sample(len(batch), seed + 7)
+
+    how = {"counterfactual": others, "examples": 32, "keep": 0.6, "controls": 3}
+    units = [score.unit for score in ri.why(model, task, **how).units]
+    assert units and not any(unit.head.layer == 0 and unit[1:] == far for unit in units)
+
+
+@torch.no_grad()
+def test_role_runs_know_windows(task, model):
+    sizes = {"use_local_attn": True, "window_size": 5, "attn_types": ["local"] * 3}
+    local = type(model)(replace(model.cfg, **sizes)).eval()
+    local.load_state_dict(model.state_dict())
+    batch, lines = task.sample(6), ["L0.H0 uniform", "L1.H1 cut s2<-s1"]
+    scorer, circuit = Scorer(local, task, batch), ri.parse_circuit(lines, task)
+    assert scorer.runs.compute_changes_only
+    with ri.ablated(local, circuit, batch):
+        expected = task.example_losses(local(batch.inputs), batch)
+    torch.testing.assert_close(scorer.losses(circuit), expected, atol=1e-5, rtol=0)
+
+
+@torch.no_grad()
+def test_a_model_that_trains_is_measured_without_dropout_and_goes_on_training(tmp_path):
+    model, batch = make("GPT2", tmp_path), TASK.sample(8)
+    intact = Scorer(model, TASK, batch).base_losses
+    model.train()
+    model.blocks[0].mlp.eval()
+    modules = [*model.modules(), *model.original_model.modules()]
+    states = [module.training for module in modules]
+    assert not torch.allclose(model(batch.inputs), model(batch.inputs))
+    torch.testing.assert_close(Scorer(model, TASK, batch).base_losses, intact, atol=1e-5, rtol=0)
+    one, other = (ri.mean_attention(model, batch) for _ in range(2))
+    assert torch.equal(one, other) and ri.attribute(model, TASK, batch).parts
+    failing = ("blocks.1.hook_resid_pre", lambda x, hook: 1 / 0)
+    with pytest.raises(ZeroDivisionError), model.hooks(fwd_hooks=[failing]):
+        ri.mean_attention(model, batch)
+    assert [module.training for module in modules] == states
+
+
+@torch.no_grad()
+def test_masks_are_of_the_model_and_not_of_hooks_and_must_be_as_configured():
+    model, batch, total = hooked_model(**LOCAL), TASK.sample(4), torch.Tensor.sum
+    hook = ("blocks.1.attn.hook_pattern", lambda pattern, hook: torch.zeros_like(pattern))
+    with model.hooks(fwd_hooks=[hook]):
+        assert probed(model, batch).masks == [Mask(True, NEAR), Mask()]
+        assert read_patterns(model, batch, total)[1] == 0  # it is still there
+    assert read_patterns(model, batch, total)[1] > 0
+    model.blocks[1].attn.IGNORE.zero_()
+    with pytest.raises(InputError, match="expected a causal model, .* found attention to later"):
+        ri.open(model, TASK, examples=4)
+    hidden = ~masked(None) | (masked(None) & (torch.arange(LENGTH) % 3 == 1)).fill_diagonal_(False)
+    other = hooked_model()
+    other.blocks[1].attn.apply_causal_mask = lambda x, *_: x.masked_fill(hidden, -torch.inf)
+    with pytest.raises(InputError, match="near ones, found another mask in layer 1"):
+        Scorer(other, TASK, batch)
+
+
+def test_inference_mode_is_refused_in_a_line():
+    model, batch, line = (
+        hooked_model(),
+        TASK.sample(4),
+        r"outside torch\.inference_mode\(\), .* use",
+    )
+    with torch.inference_mode():
+        made = hooked_model()
+        with pytest.raises(InputError, match=line):
+            ri.open(model, TASK, examples=4)
+        with pytest.raises(InputError, match=line):
+            ri.attribute(model, TASK, batch)
+    with pytest.raises(InputError, match=line):
+        ri.open(made, TASK, examples=4)
