@@ -284,7 +284,8 @@ def _random_projections(
     sizes, vectors = torch.linalg.eigh(blocks)
     if not float(sizes.max()) > 0 or float(sizes.min()) < -1e-4 * float(sizes.max()):
         return []
-    root = vectors * sizes.clamp(min=0).sqrt()[..., None, :]
+    # The symmetric root does not depend on the basis of equal sizes, which differs by device.
+    root = vectors * sizes.clamp(min=0).sqrt()[..., None, :] @ vectors.mT
     drawn = [(root @ signs()[..., read, None])[..., 0] for _ in range(draws)]
     return [torch.zeros_like(at).index_copy(-1, read, each).float() for each in drawn]
 

@@ -4,6 +4,7 @@ import asyncio
 import html
 import queue
 import sys
+from dataclasses import replace
 
 import pytest
 import torch
@@ -116,9 +117,14 @@ def test_choices_and_heads_say_what_is_kept(page, bench):
 class Following(Follows):
     vocabulary = tuple("abcd")
 
+    def counterfactual(self, batch, seed=0):
+        """Another first letter, which nobody reads."""
+        inputs = batch.inputs.clone()
+        inputs[:, 0] = (inputs[:, 0] + 1) % 4
+        return replace(batch, inputs=inputs)
+
 
 def test_a_counterfactual_that_takes_nothing_away_is_said_and_shown():
-    """A head that looks at the place before attends alike on every prompt."""
     places = torch.zeros(9, 9)
     places[4 + torch.arange(1, 5), 4 + torch.arange(4)] = 30.0
     task, model = Following(), built(5, [(places, torch.eye(4) * 9)], d_vocab=4)

@@ -179,7 +179,7 @@ def test_a_unit_without_its_attention_or_values_is_as_by_hand(model):
 
 def test_only_what_differs_is_computed(tmp_path):
     """Before the first token that differs nothing is computed again."""
-    model, task = bridge("llama", tmp_path), Ending()
+    model, task = untrained_bridge("llama", tmp_path), Ending()
     task.n_words = model.cfg.d_vocab
     batch, other = task.sample(6), task.sample(6, seed=1)
     other.inputs[:, :4] = batch.inputs[:, :4]
@@ -351,18 +351,17 @@ def test_compiled_models_keep_the_paths_that_depend_on_the_question(index):
 
 
 def test_heads_that_stand_in_for_each_other_are_told():
-    """Of three copies any one suffices, as a path that is cut leads nowhere else."""
+    """Of three copies two suffice: any two that look elsewhere win over the third."""
     task = ri.RetrievalTask(steps=3, dim=8, tokens="unit")
     draws = (random_heads(task, 3, seed, extras=False) for seed in itertools.count(1000))
     first, *others = next(rules for rules in draws if rules[0].query == TOKEN)
     built = compile_circuit([*split(first, [1, 2]), *others], task, n_layers=3)
-    found = ri.why(built.model, task, controls=0)
+    found = ri.why(built.model, task, controls=0, keep=0.4)
     several = [paths for paths in found.needed if len(paths) > 1]
-    assert [[f"{path}" for path in paths] for paths in several] == [
-        [f"L0.H{copy} s0<-s1" for copy in range(3)]
+    assert sorted(sorted(f"{path}" for path in paths) for paths in several) == [
+        [f"L0.H{one} s0<-s1", f"L0.H{two} s0<-s1"] for one, two in ((0, 1), (0, 2), (1, 2))
     ]
     assert "L1.H0 s0<-s2" in found.finding.partition("needs")[2]
-    assert "one of L0.H0, L0.H1 or L0.H2 s0<-s1" in found.finding
 
 
 def giving(counterfactual=None):
@@ -534,7 +533,7 @@ def test_a_search_out_of_time_tells_what_it_has(monkeypatch, small):
     monkeypatch.setattr(Recovery, "metric", lambda *a, **b: runs.append(1) or metric(*a, **b))
     name = "retrieval_interp.circuits.counterfactual.search.monotonic"
     monkeypatch.setattr(name, lambda: len(runs))
-    for time, levels in ((3.0, 0), (8.0, 1), (1000.0, 3)):
+    for time, levels in ((3.0, 0), (16.0, 1), (1000.0, 3)):
         runs.clear()
         found = ri.why(small.model, small.task, time=time, controls=2)
         assert len(found.levels) == levels

@@ -45,7 +45,8 @@ from retrieval_interp.tasks import Batch, Task
 _QUICK = 16  # examples of random sets, and of what the intact model needs
 _SEEN = 8  # examples on which it is seen who enables whom
 _NAMED = 1 / 3  # of what a head or row brings, what the path that stands for it brings at least
-_CUT = 0.02  # of what is lost: what a path that is cut is estimated to bring at least
+_CUT = 0.02  # of what is lost: what a path that is cut is estimated to bring at least, or else ...
+_MOVED = 0.05  # ... by how much its attention differs from the counterfactual's
 _REDRAWN = 200  # sets of prompts, drawn again with replacement, to see how stable a ranking is
 
 
@@ -80,9 +81,12 @@ def explain(
     units = levels[-1].units if levels else ()
     control, scores, needed = list[float](), list[UnitScore](), list[tuple[HeadPath, ...]]()
     missing = [search.missing] if search.missing else []
+    assert batch.counterfactual is not None
+    layers = [attention_by_role(layer.pattern, batch.roles)[0] for layer in batch.counterfactual]
+    own, there = mean_attention(model, batch).cpu(), torch.stack(layers).cpu()
     try:
         recovery.deadline = search.deadline
-        for score in _unit_scores(search, recovery, units, decided, progress):
+        for score in _unit_scores(search, recovery, units, decided, own, there, progress):
             scores.append(score)
         both = (decided, batch) if units else ()
         few = [Recovery(model, task, part[:_QUICK], search.patch) for part in both]
@@ -95,7 +99,7 @@ def explain(
             quick.metric(quick.empty, stay=True)
         paths = dict.fromkeys(score.path.path for score in scores if score.path is not None)
         for path in progress(list(paths), "cutting paths in all heads"):
-            needed += _needed(search, few, path)
+            needed += _needed(search, few, path, own - there)
     except (OutOfTime, KeyboardInterrupt):
         left = f"{len(scores)} of {len(units)} units were left out"
         missing.append(f"when it was stopped, {left}, and {len(control)} random sets tried")
@@ -144,7 +148,7 @@ def _random_sets(
 
 
 def _needed(
-    search: KeepSearch, few: Sequence[Recovery], path: RolePath
+    search: KeepSearch, few: Sequence[Recovery], path: RolePath, change: Tensor
 ) -> Iterator[tuple[HeadPath, ...]]:
     """Smallest sets of heads of whose paths the intact model needs one.
 
@@ -154,7 +158,13 @@ def _needed(
     estimates, deciding, keep = search.estimates, few[0], search.keep
     heads = [head for head in deciding.heads if path in search.paths[head.layer]]
     every = [Unit(head, *path) for head in heads]
-    units = [unit for unit in every if abs(estimates.of(unit)) >= _CUT * deciding.gap]
+    # A sharp head that looks elsewhere has no slope.
+    units = [
+        unit
+        for unit in every
+        if abs(estimates.of(unit)) >= _CUT * deciding.gap
+        or abs(float(change[unit.head][path])) >= _MOVED
+    ]
     units.sort(key=estimates.of, reverse=True)
     if not units or deciding.needs(units, keep) is not True:
         return
@@ -173,19 +183,18 @@ def _unit_scores(
     recovery: Recovery,
     units: Sequence[Unit],
     decided: Batch,
+    own: Tensor,
+    there: Tensor,
     progress: Progress,
 ) -> Iterator[UnitScore]:
     if not units:
         return
     task, batch, estimates = search.task.task, recovery.batch, search.estimates
-    assert estimates is not None and batch.counterfactual is not None
+    assert estimates is not None
     paths = {unit: _main_path(unit, estimates, search.paths[unit.head.layer]) for unit in units}
     later = [path for path in dict.fromkeys(paths.values()) if path is not None]
     made = _origins(search, decided, later, estimates)
     stable = stability(estimates, units)
-    own = mean_attention(search.model, batch).cpu()
-    layers = [attention_by_role(layer.pattern, batch.roles)[0] for layer in batch.counterfactual]
-    there = torch.stack(layers).cpu()
     sight = Sight(search.model, batch[:_SEEN], recovery.keeping(units), task.answer_roles)
     for unit in progress(units, "leaving out one by one"):
         path, rest = paths[unit], [kept for kept in units if kept != unit]

@@ -159,7 +159,9 @@ class Estimates(NamedTuple):
         """Those of a unit."""
         level: Tensor = getattr(self, unit.level)
         roles = [role for role in (unit.dest, unit.src) if role is not None]
-        return level[(slice(None), slice(None), *unit.head, *roles)]
+        for place in (*unit.head, *roles):
+            level = level[:, :, place]
+        return level
 
     def of(self, unit: Unit) -> float:
         """The mean over examples for a unit, of both parts together."""
