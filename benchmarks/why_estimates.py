@@ -57,7 +57,8 @@ def gradients(
         leaves.append(torch.zeros_like(own[-1]).requires_grad_())
         softer = torch.softmax(pattern.clamp(min=1e-12).log() / temperature, -1)
         pattern = pattern.detach() + temperature * (softer - softer.detach())
-        return torch.lerp(batch.counterfactual[:, hook.layer()], pattern, share) + leaves[-1]
+        there = batch.counterfactual[hook.layer()].pattern
+        return torch.lerp(there, pattern, share) + leaves[-1]
 
     def pass_by(stream: Tensor, hook: Any) -> Tensor:
         """What leaves a block, whose gradient does not go through it."""
@@ -83,7 +84,8 @@ def estimate(way: str, at: tuple[float, ...], model: Any, task: Any, batch: Any)
         for dropped in layers:
             own, slopes = gradients(model, metric, batch, share, temperature, dropped)
             rows = []
-            for p, g, other in zip(own, slopes, batch.counterfactual.unbind(1)):
+            for p, g, layer in zip(own, slopes, batch.counterfactual):
+                other = layer.pattern
                 change = p - other
                 if way == "scores":
                     used = torch.lerp(other, p, share)
@@ -127,9 +129,10 @@ def of_model(name: str, options: argparse.Namespace) -> Rows:
     batch = task.sample(options.examples, 0, options.device, split="discovery")
     other = (counterfactual or task.counterfactual)(batch, 0)
     batch = ri.with_counterfactual(model, batch, other)
-    recovery = Recovery(model, MetricTask(task), batch)
+    recovery = Recovery(model, MetricTask(task), batch, "pattern")
     timings = [timed(lambda w=way: estimate(*w, model, task, batch)) for way in WAYS]
-    ordered = estimate_units(model, recovery.scorer.task, batch).heads
+    estimates = estimate_units(model, recovery.scorer.task, batch, "pattern")
+    ordered = estimates.heads.sum(0).mean(0)
     torch.testing.assert_close(timings[4][1], ordered, rtol=1e-3, atol=1e-4)
     order = ordered.abs().flatten().argsort(descending=True)[: options.heads].tolist()
     units = [Unit(recovery.heads[place]) for place in order]

@@ -30,6 +30,8 @@ class WhyOptions(command.MeasuringOptions):
         pairs: a file of prompts with a counterfactual each, in the JSON of auto-circuit.
         task: `indirect-objects`; by default the task of the checkpoint.
         keep: the share of the difference that is to be recovered.
+        patch: what is the counterfactual's where nothing is kept: whole paths (z), attention
+            alone (pattern) or values alone (v).
         upto: the last level: heads, rows or paths.
         controls: how many random sets to compare with.
     """
@@ -42,6 +44,7 @@ class WhyOptions(command.MeasuringOptions):
     pairs: Path | None = None
     task: Literal["indirect-objects"] | None = None
     keep: float = 0.9
+    patch: Literal["z", "pattern", "v"] = "z"
     upto: Literal["heads", "rows", "paths"] = "paths"
     examples: int = 32
     controls: int = 20
@@ -59,7 +62,7 @@ def main(argv: Sequence[str], prog: str = "retrieval-interp why") -> None:
         pairs = None if text is None else read_pairs(read_json(text, "pairs"))
         model, task = command.load_model(options.model, options.device)
     prompt = _asked(options, model, task, pairs), options.answer, options.wrong
-    names = ("counterfactual", "keep", "upto", "examples", "seed", "time", "controls")
+    names = ("counterfactual", "keep", "patch", "upto", "examples", "seed", "time", "controls")
     how = {name: getattr(options, name) for name in names}
     found = ri.why(model, *prompt, progress=progress_bar, **how)
     record = {"model": options.model, **provenance(f"{prog} {shlex.join(argv)}")}
