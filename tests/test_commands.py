@@ -70,7 +70,7 @@ BAD = [
     ("why", "", "expected one of --prompt, --pairs and --task, found none of them"),
     ("why", "--prompt a", "expected --answer and --wrong"),
     ("why", "--prompt a --answer b --wrong b", "--wrong: expected another answer"),
-    ("scan", "--model gpt2", "'gpt2': expected .*smollm2, a checkpoint file"),
+    ("scan", "--model gpt2", "'gpt2': expected .*smollm2, gemma3, a checkpoint file"),
     ("reproduce", "--runs nowhere", "--runs: expected a folder of runs, found no folder nowhere"),
     ("why", "--prompt a --task indirect-objects", "expected one of --prompt, --pairs"),
     ("why", "--model equations --prompt xy --answer 1 --wrong 2", "tokenizer knows, found 'xy'"),

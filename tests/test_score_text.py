@@ -2,6 +2,7 @@
 
 import json
 import re
+from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 
@@ -112,5 +113,7 @@ def test_the_page_holds_the_attention_of_every_example(model, task):
     assert names == [f"L{layer}.H{head}" for layer in range(3) for head in range(2)]
     assert data["props"]["maskUpperTri"] is True
     assert re.findall(r"<option value=\"\d+\">(\d+)</option>", view.html) == ["4", "1"]
-    model.cfg.attention_dir = "bidirectional"
+    model = deepcopy(model)
+    for cfg in (model.cfg, *(block.attn.cfg for block in model.blocks)):
+        cfg.attention_dir = "bidirectional"
     assert page_data(ri.attention_view(model, task, batch).html)["props"]["maskUpperTri"] is False
