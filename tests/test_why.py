@@ -508,7 +508,7 @@ def test_nothing_to_recover_is_said(tmp_path, small):
         return replace(batch, inputs=torch.lerp(batch.inputs, other.inputs, 0.2))
 
     # A tenth of 0.75, the loss of knowing nothing.
-    with pytest.raises(InputError, match="falls by more than 0.074. .* nothing to recover"):
+    with pytest.raises(InputError, match="than 0.074., a tenth of what .* nothing to recover"):
         ri.why(small.model, small.task, counterfactual=near)
     with pytest.raises(InputError, match="expected prompts of the same length and padding"):
         ri.why(
@@ -526,6 +526,17 @@ def test_nothing_to_recover_is_said(tmp_path, small):
         propose(model, SENTENCE, " Mary", " John")
     with pytest.raises(InputError, match="keep: expected a share above 0 and below 1"):
         ri.why(small.model, small.task, keep=1.0)
+
+
+def test_prompts_too_few_to_tell_are_refused_with_that_reason(small):
+    """A fall that is a tenth of what the model knows, but not two of its standard errors."""
+    batch = small.task.sample(4, split="discovery")
+    batch = with_counterfactual(small.model, batch, small.task.counterfactual(batch))
+    recovery = Recovery(small.model, MetricTask(small.task), batch)
+    recovery.nothing = recovery.intact - torch.tensor([4.0, -2.0, 3.0, -2.0])
+    recovery.gap = 0.75
+    with pytest.raises(InputError, match="two standard errors of the fall.* use more prompts"):
+        recovery.check_gap()
 
 
 def test_a_search_out_of_time_tells_what_it_has(monkeypatch, small):

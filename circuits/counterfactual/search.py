@@ -86,14 +86,18 @@ class Recovery:
         if isinstance(task, MetricTask) and task.is_loss:
             blind = uninformed_loss(self.model, task.task, self.batch, self.scorer.each)
             knows = blind.loss + float(intact.mean())
-        least = max(2 * standard_error(intact - nothing), _LEAST * knows)
-        if not self.gap > least:
-            raise InputError(
-                f"expected a metric that falls by more than {least:.3g} where attention is the "
-                f"counterfactual's, found {float(intact.mean()):.4g} in the intact model and "
-                f"{float(nothing.mean()):.4g}; there is nothing to recover, use another "
-                "counterfactual"
-            )
+        errors, part = 2 * standard_error(intact - nothing), _LEAST * knows
+        if self.gap > max(errors, part):
+            return
+        least, rule, advice = part, "a tenth of what the model knows", "use another counterfactual"
+        if errors > part:
+            least, rule = errors, "two standard errors of the fall"
+            advice = "use more prompts or another counterfactual"
+        raise InputError(
+            f"why: expected a metric that falls by more than {least:.3g}, {rule}, where no head "
+            f"keeps what it does on the prompt, found {float(intact.mean()):.4g} in the intact "
+            f"model and {float(nothing.mean()):.4g}; there is nothing to recover, {advice}"
+        )
 
     def metric(self, circuit: Circuit, stay: bool = False) -> Float[Tensor, " batch"]:
         """The metric of every example; if runs stay here, the next ones compute what differs."""
