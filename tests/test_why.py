@@ -382,6 +382,13 @@ def test_heads_that_look_at_the_answer_are_named():
     assert head_name(ri.RolePath(again, first), task, batch) == "duplicate-token head"
 
 
+def test_a_neighbour_in_one_layout_makes_no_previous_token_head():
+    tokens = torch.arange(12).view(2, 6)
+    for places, kind in (([[3, 2], [3, 2]], ""), ([[3, 2], [5, 4]], "previous-token head")):
+        batch = ri.Batch(tokens, tokens[:, :1], torch.tensor(places)[:, None])
+        assert head_name(ri.RolePath(0, 1), Ending(), batch) == kind
+
+
 def test_a_row_that_looks_where_no_role_is_stays_a_row(small):
 
     class Unnamed(ri.Task):
