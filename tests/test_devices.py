@@ -103,8 +103,16 @@ ASKED = {  # with the commands below, on vectors, text and tokens
 }
 
 
+SLOW = {("llama", "why"), ("llama", "score"), ("small", "alternatives")}  # like others that run
+
+
 @pytest.mark.parametrize(
-    ("name", "call"), [(name, call) for name, calls in ASKED.items() for call in sorted(calls)]
+    ("name", "call"),
+    [
+        pytest.param(name, call, marks=[pytest.mark.slow] * ((name, call) in SLOW))
+        for name, calls in ASKED.items()
+        for call in sorted(calls)
+    ],
 )
 def test_calls(alike, name, call):
     def result(device):
