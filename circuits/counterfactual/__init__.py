@@ -1,1 +1,1 @@
-"""Circuits of what keeps its own attention, all other being that on a counterfactual prompt."""
+"""Circuits of what heads keep, all other being what they write on a counterfactual prompt."""

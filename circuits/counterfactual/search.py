@@ -1,4 +1,4 @@
-"""Which heads, rows and paths have to keep their own attention.
+"""Which heads, rows and paths have to be kept, all others being the counterfactual's.
 
 1. Measure the metric with everything kept and with nothing kept; stop where they are alike.
 2. Estimate what every unit brings (`units`).
@@ -152,7 +152,7 @@ class Recovery:
 
 
 class KeepSearch:
-    """A search for what has to keep its own attention; goes on while it is iterated over.
+    """A search for what has to be kept; goes on while it is iterated over.
 
     The examples of `batch` decide, those of `fresh` confirm; both have a counterfactual. Three
     fifths of the `time` are for the search; `deadline` is when all of it is over. `levels` has the

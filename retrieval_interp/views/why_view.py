@@ -1,4 +1,4 @@
-"""Why a model answers as it does: what keeps its own attention, as a page, text and JSON."""
+"""Why a model answers as it does: what heads bring, as a page, text and JSON."""
 
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
