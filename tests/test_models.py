@@ -245,8 +245,13 @@ def test_scans_scores_controls_and_searches_stay_in_the_window():
 
 def test_values_alone_need_attention_that_is_seen_in_time(tmp_path):
     model = make("OPT", tmp_path)
+    task = Asked(model)
+
+    def others(batch, seed):
+        return task.sample(len(batch), seed + 7)
+
     with pytest.raises(InputError, match="expected z or pattern for a model that shows"):
-        ri.why(model, TASK, counterfactual=lambda batch, seed: TASK.sample(len(batch), 7), patch="v")
+        ri.why(model, task, counterfactual=others, examples=8, patch="v")
 
 
 @torch.no_grad()
