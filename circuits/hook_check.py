@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from retrieval_interp.circuits.flow import listed
+from retrieval_interp.tasks.shown import listed
 from retrieval_interp.circuits.hooks import measuring
 from retrieval_interp.circuits.paths import Head
 from retrieval_interp.circuits.scores.scorer import heads_of

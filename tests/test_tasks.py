@@ -11,6 +11,7 @@ from retrieval_interp.model import ModelConfig, build_model
 from retrieval_interp.tasks import TrainingTask
 from retrieval_interp.tasks.sampling import SPLITS
 from retrieval_interp.tasks.structured import from_data
+from retrieval_interp.tasks.training_task import registered
 
 TASKS = [
     ri.RetrievalTask(dim=2),
@@ -71,7 +72,6 @@ def test_a_model_with_its_task_survives_a_checkpoint(task, tmp_path):
     loaded = ri.load_checkpoint(tmp_path / "x.safetensors")
     assert (loaded.config, loaded.training) == (sizes, {"step": 7})
     assert loaded.task == task and loaded.task.to_dict() == task.to_dict()
-    assert {**vars(loaded.task), "_arrangement": 0} == {**vars(task), "_arrangement": 0}
     batch = task.sample(2)
     with torch.no_grad():
         assert torch.equal(loaded.model(batch.inputs), model(batch.inputs))
@@ -81,6 +81,7 @@ def test_a_model_with_its_task_survives_a_checkpoint(task, tmp_path):
 
 
 def test_tasks_of_ones_own_are_known_by_name():
+    @registered
     class Double(ri.RepeatedTokensTask):
         name = "double"
         role_names = ("here", "first", "answer")  # in place of the inherited ones
@@ -100,7 +101,7 @@ def test_tasks_of_ones_own_are_known_by_name():
         (lambda: ri.ConditionalRetrievalTask(chains=100), "8192 positions .* found 30500"),
         (lambda: ri.ConditionalRetrievalTask(graph="triple"), "graph to be a RetrievalGraph"),
         (lambda: ri.RepeatedTokensTask(length=9, alphabet=8), "at least length = 9, found 8"),
-        (lambda: ri.RepeatedTokensTask(alphabet=65536), "65536 words, found 33 and 65537"),
+        (lambda: ri.RepeatedTokensTask(alphabet=65536), "alphabet .* at most 65535, found 65536"),
         (lambda: ri.RetrievalTask().sample(0), "expected n of at least 1, found 0"),
         (lambda: ri.RetrievalTask().sample(1, split="dev"), "expected a split of .* found 'dev'"),
         (lambda: ri.EquationsPrompt(steps=0), "equations: expected steps .* at least 1 "),

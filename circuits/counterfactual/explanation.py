@@ -8,11 +8,10 @@ from retrieval_interp.circuits.counterfactual.mechanism import Patch
 from retrieval_interp.circuits.counterfactual.origin import Origin
 from retrieval_interp.circuits.counterfactual.search import Share
 from retrieval_interp.circuits.counterfactual.units import LEVELS, LOGITS, Unit
-from retrieval_interp.circuits.flow import listed
 from retrieval_interp.circuits.scores.enabling import Enabled
 from retrieval_interp.circuits.scores.scorer import Measured
 from retrieval_interp.tasks import Batch, Task
-from retrieval_interp.tasks.training_task import counted
+from retrieval_interp.tasks.shown import counted, listed
 
 LEVEL_HEADER = ("", "kept", "recovered", "all but these")
 PATCHED = {  # what heads do where nothing is kept

@@ -8,14 +8,13 @@ from typing import Any
 
 from retrieval_interp.circuits import CircuitScore, HeadPath, Mechanism
 from retrieval_interp.circuits.circuit import interchangeable
-from retrieval_interp.circuits.flow import listed
 from retrieval_interp.circuits.scores.control import QUICK
 from retrieval_interp.circuits.scores.enabling import Enabled
 from retrieval_interp.circuits.scores.score import LivePathScore, PathScore, RedundantScore
 from retrieval_interp.circuits.scores.scorer import unlearned_text
 from retrieval_interp.config import ModelConfig
 from retrieval_interp.tasks import RetrievalTask, Task
-from retrieval_interp.tasks.training_task import counted
+from retrieval_interp.tasks.shown import counted, listed
 from retrieval_interp.views.tables import text_table, wrapped
 
 Row = dict[str, Any]

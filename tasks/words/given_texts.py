@@ -21,7 +21,7 @@ from retrieval_interp.tasks.errors import InputError
 from retrieval_interp.tasks.sampling import Split
 from retrieval_interp.tasks.structured import from_data
 from retrieval_interp.tasks.task import Batch, Device, Outputs, Task
-from retrieval_interp.tasks.training_task import counted
+from retrieval_interp.tasks.shown import counted
 from retrieval_interp.tasks.words import text_task
 
 T = TypeVar("T")

@@ -19,7 +19,7 @@ from torch import Tensor
 from retrieval_interp.tasks.errors import InputError
 from retrieval_interp.tasks.sampling import SPLITS, Split, check_draw
 from retrieval_interp.tasks.task import Batch
-from retrieval_interp.tasks.training_task import counted
+from retrieval_interp.tasks.shown import counted
 from retrieval_interp.tasks.words.question import Draw, Line, Question, write
 from retrieval_interp.tasks.words.text_task import END, TextTask, expect_offsets, warn_of_unfit
 
