@@ -124,13 +124,22 @@ class RetrievalGraph:
             roles += [Role(node, statement) for node in (*self.keys[value], value)]
         return tuple(roles)
 
-    def role_label(self, role: int) -> str:
-        """`query a`, or `y of a->y`."""
-        node, statement = self.roles[role]
-        if statement == 0:
-            return f"query {self.nodes[node].name}"
-        value = self.nodes[self.retrieved[statement - 1]]
-        return f"{self.nodes[node].name} of {','.join(value.key)}->{value.name}"
+    @cached_property
+    def role_labels(self) -> tuple[str, ...]:
+        """`query a`, and then `a of a->y`, `y of a->y`, and so on."""
+        labels = []
+        for node, statement in self.roles:
+            name = self.nodes[node].name
+            value = self.nodes[self.retrieved[statement - 1]]
+            pair = f"{name} of {','.join(value.key)}->{value.name}"
+            labels.append(pair if statement else f"query {name}")
+        return tuple(labels)
+
+    @cached_property
+    def role_symbols(self) -> tuple[str, ...]:
+        """The symbol at every role, with a question mark for s0: `a?`, `a`, `y`, and so on."""
+        query, *symbols = (self.nodes[role.node].name for role in self.roles)
+        return (f"{query}?", *symbols)
 
 
 def candidate_counts(graph: RetrievalGraph, chains: int, tables: Tables) -> list[int]:

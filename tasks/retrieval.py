@@ -129,12 +129,11 @@ class VectorTask(_Symbols, TrainingTask):
 
     @cached_property
     def role_labels(self) -> tuple[str, ...]:
-        return tuple(map(self.graph.role_label, range(len(self.graph.roles))))
+        return self.graph.role_labels
 
     @cached_property
     def role_symbols(self) -> tuple[str, ...]:
-        query, *symbols = (self.graph.nodes[role.node].name for role in self.graph.roles)
-        return (f"{query}?", *symbols)
+        return self.graph.role_symbols
 
     @cached_property
     def position_note(self) -> str:  # type: ignore[override]
@@ -229,7 +228,9 @@ class RetrievalTask(VectorTask):
     @cached_property
     def description(self) -> str:
         chains, steps = counted(self.chains, "chain"), counted(self.steps, "step")
-        return f"retrieval with {chains} of {steps} in {self.dim} dimensions, {self.curriculum_text}"
+        return (
+            f"retrieval with {chains} of {steps} in {self.dim} dimensions, {self.curriculum_text}"
+        )
 
     def arrange(
         self, symbols: Float[Tensor, "batch symbol dim"], places: Int[Tensor, "batch line"]

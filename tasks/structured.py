@@ -9,7 +9,6 @@ import dataclasses
 import json
 import math
 import typing
-from collections.abc import Callable
 from typing import Any, Literal, TypeVar
 
 from retrieval_interp.tasks.errors import InputError
@@ -19,8 +18,8 @@ _TYPES = {int: "an integer", float: "a number", str: "text", bool: "true or fals
 _TYPES |= {tuple: "a list", dict: "an object"}
 
 
-def number(default: int, least: int, most: int | None = None) -> Any:
-    """A field of a dataclass that holds an integer, which `check_fields` checks."""
+def number(default: int | float | None, least: int, most: int | None = None) -> Any:
+    """A field of a dataclass that holds a finite number, which `check_fields` checks."""
     return dataclasses.field(default=default, metadata={"least": least, "most": most})
 
 
@@ -42,14 +41,16 @@ def check_fields(value: Any, where: str) -> None:
     """Check the types of a dataclass's fields; `where` names it in errors."""
     hints = typing.get_type_hints(type(value))
     for field in dataclasses.fields(value):
-        found, limits = getattr(value, field.name), field.metadata
-        right, kind = _fits(found, hints[field.name])
-        if (least := limits.get("least")) is not None:
-            right, kind = right and found >= least, f"{kind} of at least {least}"
-        if (most := limits.get("most")) is not None:
-            right, kind = right and found <= most, f"{kind} and at most {most}"
+        given, limits = getattr(value, field.name), field.metadata
+        right, kind = _fits(given, hints[field.name])
+        if limits and given is not None:
+            right = right and limits["least"] <= given < math.inf
+            kind += f" of at least {limits['least']}"
+            if limits["most"] is not None:
+                right = right and given <= limits["most"]
+                kind += f" and at most {limits['most']}"
         if not right:
-            raise InputError(f"{where}: expected {field.name} to be {kind}, found {found!r:.60}")
+            raise InputError(f"{where}: expected {field.name} to be {kind}, found {given!r:.60}")
 
 
 def to_data(value: Any) -> Any:
@@ -126,10 +127,13 @@ def read_json(text: str, where: str) -> Any:
 
 
 def _fits(value: Any, kind: Any) -> tuple[bool, str]:
-    """Whether a value has exactly this type, and what to call the type."""
+    """Whether a value is of a type, and what to call the type."""
     if typing.get_origin(kind) is Literal:
         options = typing.get_args(kind)
         return value in options, " or ".join(map(repr, options))
+    if type(None) in typing.get_args(kind):
+        return (True, "") if value is None else _fits(value, typing.get_args(kind)[0])
     kind = typing.get_origin(kind) or kind
-    right = type(value) is kind or (kind is float and type(value) is int)
-    return right, _TYPES.get(kind, f"a {kind.__name__}")
+    if kind not in _TYPES:
+        return isinstance(value, kind), f"a {kind.__name__}"
+    return type(value) is kind or (kind is float and type(value) is int), _TYPES[kind]

@@ -10,7 +10,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from retrieval_interp.tasks.errors import InputError
-from retrieval_interp.tasks.roles import chain_labels, chain_symbols
+from retrieval_interp.tasks.graph import path_graph
 from retrieval_interp.tasks.sampling import random_words, rotary_encoding
 from retrieval_interp.tasks.shown import counted
 from retrieval_interp.tasks.structured import number
@@ -141,11 +141,11 @@ class KHopTask(TokenTask):
 
     @cached_property
     def role_labels(self) -> tuple[str, ...]:
-        return chain_labels(self.hops)
+        return path_graph(self.hops).role_labels
 
     @cached_property
     def role_symbols(self) -> tuple[str, ...]:
-        return chain_symbols(self.hops)
+        return path_graph(self.hops).role_symbols
 
     @cached_property
     def description(self) -> str:
@@ -224,11 +224,11 @@ class EquationsTask(TokenTask):
 
     @cached_property
     def role_labels(self) -> tuple[str, ...]:
-        return (*chain_labels(self.steps), "answer")
+        return (*path_graph(self.steps).role_labels, "answer")
 
     @cached_property
     def role_symbols(self) -> tuple[str, ...]:
-        return (*chain_symbols(self.steps), "?")
+        return (*path_graph(self.steps).role_symbols, "?")
 
     @cached_property
     def description(self) -> str:

@@ -6,13 +6,8 @@ import pytest
 import torch
 
 import retrieval_interp as ri
-from retrieval_interp.tasks.roles import (
-    chain_labels,
-    join_labels,
-    parse_role,
-    role_letters,
-    symbol_letter,
-)
+from retrieval_interp.tasks import path_graph
+from retrieval_interp.tasks.roles import join_labels, parse_role, symbol_letter
 from retrieval_interp.tasks.sampling import normals, philox, random_words
 
 
@@ -48,8 +43,8 @@ def test_roles_are_read_by_name():
 
 def test_letters_follow_the_paper():
     letters = ["query A", "A of A->B", "B of A->B", "B of B->C", "C of B->C"]
-    assert [role_letters(role) for role in range(5)] == letters
-    labels = chain_labels(3)
+    labels = path_graph(3).role_labels
+    assert list(labels[:5]) == letters
     assert join_labels(labels[2], labels[1]) == "B <- A of A->B"
     assert join_labels(labels[0], labels[2]) == "query A <- B of A->B"
     assert join_labels(labels[2], labels[3]) == "B of A->B <- B of B->C"

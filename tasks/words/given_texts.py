@@ -19,9 +19,9 @@ from torch.nn.utils.rnn import pad_sequence
 
 from retrieval_interp.tasks.errors import InputError
 from retrieval_interp.tasks.sampling import Split
+from retrieval_interp.tasks.shown import counted
 from retrieval_interp.tasks.structured import from_data
 from retrieval_interp.tasks.task import Batch, Device, Outputs, Task
-from retrieval_interp.tasks.shown import counted
 from retrieval_interp.tasks.words import text_task
 
 T = TypeVar("T")
@@ -160,7 +160,8 @@ class PairsTask(text_task.AnswerTask):
         if not pairs:
             raise InputError("pairs: expected at least one pair of prompts, found none")
         self.pairs = tuple(pairs)
-        self._read = self._usable()
+        usable = text_task.read_usable(self.pairs, self._tokens, "pairs")
+        self._read = [tokens for _, tokens in usable]
         lengths = {len(clean.prompt) for clean, _ in self._read}
         first = -min(lengths) if len(lengths) > 1 else 0
         self._places = [*range(first, first + min(lengths) - 1), -1]
@@ -171,19 +172,6 @@ class PairsTask(text_task.AnswerTask):
     def from_dict(cls, data: Any, tokenizer: Any) -> "PairsTask":
         """Read the format of auto-circuit."""
         return cls(read_pairs(data), tokenizer)
-
-    def _usable(self) -> list[tuple[text_task.Tokens, list[int]]]:
-        """The tokens of all pairs that can be used, of which there is at least one."""
-        made, errors = [], list[InputError]()
-        for pair in self.pairs:
-            try:
-                made.append(self._tokens(pair))
-            except InputError as error:
-                errors.append(error)
-        if not made:
-            raise errors[0]
-        text_task.warn_of_unfit(errors, len(self.pairs), "pairs")
-        return made
 
     def _tokens(self, pair: Pair) -> tuple[text_task.Tokens, list[int]]:
         """A prompt, without roles, and the tokens of its counterfactual."""

@@ -18,10 +18,18 @@ from torch import Tensor
 
 from retrieval_interp.tasks.errors import InputError
 from retrieval_interp.tasks.sampling import SPLITS, Split, check_draw
-from retrieval_interp.tasks.task import Batch
 from retrieval_interp.tasks.shown import counted
-from retrieval_interp.tasks.words.question import Draw, Line, Question, write
-from retrieval_interp.tasks.words.text_task import END, TextTask, expect_offsets, warn_of_unfit
+from retrieval_interp.tasks.task import Batch
+from retrieval_interp.tasks.words.text_task import (
+    END,
+    Draw,
+    Line,
+    Question,
+    TextTask,
+    expect_offsets,
+    warn_of_unfit,
+    write,
+)
 
 Filling = Mapping[str, str]  # a word for every mark
 _FEW = 256  # with fewer examples, the splits share them

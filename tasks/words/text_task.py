@@ -1,4 +1,4 @@
-"""Text for a language model, through its own tokenizer, and the losses of its answers.
+"""Questions in words, through a language model's own tokenizer, and the losses of its answers.
 
 A role is at the last token of its symbol. Answers are tokenized together with the prompt; tokens
 that all of them share belong to the prompt, and the next one is scored. Examples are unusable where
@@ -9,11 +9,12 @@ them, with a warning.
 import math
 import re
 import warnings
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
-from itertools import takewhile
-from typing import Any, NamedTuple
+from itertools import count, takewhile
+from random import Random
+from string import Formatter
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from jaxtyping import Float
@@ -21,15 +22,67 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from retrieval_interp.tasks.errors import InputError, InputWarning
-from retrieval_interp.tasks.roles import chain_labels, chain_symbols, role_name
 from retrieval_interp.tasks.sampling import Split
 from retrieval_interp.tasks.task import Batch, Device, Outputs, Task
-from retrieval_interp.tasks.words.prompts import LinearPrompt, Prompt
-from retrieval_interp.tasks.words.question import Draw, Question
 
+T, S = TypeVar("T"), TypeVar("S")
 END = "END"
 _TRIED = 20  # examples to try before a tokenizer is refused
 _SPECIFIC = re.compile(r"""(?<!\w)'.*?'(?!\w)|".*?"|\d+""")  # quoted words and numbers of an error
+
+
+class Occurrence(NamedTuple):
+    """One occurrence of a symbol: the word `prompt[start:end]`, with its grammatical ending."""
+
+    role: str  # in the chain that is asked, which has it at most once; empty in other chains
+    start: int
+    end: int
+
+
+class Question(NamedTuple):
+    """A prompt and its possible answers (paper, section 4 and appendix A)."""
+
+    prompt: str  # what the model reads, without a final line break
+    correct: str  # the answer, a word
+    acceptable: tuple[str, ...]  # all words that count as an answer, sorted
+    occurrences: tuple[Occurrence, ...]  # every symbol of the prompt, from beginning to end
+
+
+class Line(NamedTuple):
+    """A line of a prompt: text with roles as marks, and a word for every mark."""
+
+    text: str
+    words: Sequence[str]
+    is_asked: bool = True  # whether it belongs to the chain that is asked
+
+
+class Draw(Random):
+    """Random choices by `random()` alone, which is the same in every Python version."""
+
+    def pick(self, count: int) -> int:
+        """A random integer from 0 .. count-1."""
+        return int(self.random() * count)
+
+    def shuffled(self, items: Iterable[T]) -> list[T]:
+        """The items in uniformly random order."""
+        rest = list(items)
+        return [rest.pop(self.pick(len(rest))) for _ in range(len(rest))]
+
+
+def write(lines: Iterable[Line], correct: str, candidates: Iterable[str]) -> Question:
+    """Write a question's lines; answers are sorted, numbers by value and words by alphabet."""
+    prompt = ""
+    occurrences: list[Occurrence] = []
+    for line in lines:
+        words = iter(line.words)
+        for text, role, _, _ in Formatter().parse(line.text + "\n"):
+            prompt += text
+            if role is not None:
+                start, prompt = len(prompt), prompt + next(words)
+                role = role if line.is_asked else ""
+                occurrences.append(Occurrence(role, start, len(prompt)))
+    acceptable = sorted(candidates, key=lambda word: (int(word) if word.isdecimal() else 0, word))
+    return Question(prompt[:-1], correct, tuple(acceptable), tuple(occurrences))
 
 
 class Tokens(NamedTuple):
@@ -132,22 +185,9 @@ class TextTask(AnswerTask):
         """The questions behind `sample`, and their tokens."""
         if n < 1:
             raise InputError(f"sample: expected n of at least 1, found {n}")
-        found: list[tuple[Question, Tokens]] = []
-        unfit: list[InputError] = []
-        while len(found) < start + n:
-            index = len(found) + len(unfit)
-            question = self.question(index, seed, split)
-            try:
-                found.append((question, self.tokens(question)))
-            except InputError as error:
-                unfit.append(error)
-            if len(unfit) >= _TRIED and len(unfit) > 9 * len(found):
-                raise InputError(
-                    "task: expected a tokenizer with separate tokens for symbols, found "
-                    f"{len(unfit)} of {index + 1} examples unusable ({unfit[0]})"
-                )
-        warn_of_unfit(unfit, len(found) + len(unfit), "examples")
-        return [question for question, _ in found[start:]], [made for _, made in found[start:]]
+        questions = (self.question(index, seed, split) for index in count())
+        pairs = read_usable(questions, self.tokens, "examples", start + n)[start:]
+        return [question for question, _ in pairs], [tokens for _, tokens in pairs]
 
     def tokens(self, question: Question) -> Tokens:
         """A question as tokens; refused if it has no place for roles or answers."""
@@ -186,58 +226,31 @@ class TextTask(AnswerTask):
         return found
 
 
-class PromptTask(TextTask):
-    """The five formulations, such as `EquationsPrompt(steps=3)`, for language models (section 4).
-
-    Where the steps of the chain that is asked form a line, roles are those of appendix B; otherwise
-    they count backwards from the question. The last one is the end of the prompt.
-    """
-
-    def __init__(self, prompt: Prompt, tokenizer: Any):
-        self.prompt, self.n_answers = prompt, round(1 / prompt.chance)
-        if isinstance(prompt, LinearPrompt):
-            roles = [role_name(number) for number in range(2 * prompt.steps + 1)]
-            labels, symbols = chain_labels(prompt.steps), chain_symbols(prompt.steps)
-        else:
-            roles = [symbol.role for symbol in prompt.sample(0).occurrences[::-1] if symbol.role]
-            labels, symbols = tuple(roles), tuple(role.partition("@")[0] for role in roles)
-        super().__init__([*roles, END], tokenizer)
-        self.role_names = tuple(map(role_name, range(len(self.roles))))
-        self.tolerance = 0.05 * (self.plateau or 1.0)  # as the paper's is of a symbol's variance
-        self.role_labels, self.role_symbols = (*labels, "end"), (*symbols, "end")
-
-    def question(self, index: int, seed: int = 0, split: Split = "train") -> Question:
-        return self.prompt.sample(index, seed, split)
-
-    def counterfactual(self, batch: Batch, seed: int = 0) -> Batch:
-        """The question about another chain, in as many tokens and with another answer."""
-        draw, inputs = Draw(f"counterfactual {seed}"), batch.inputs.clone()
-        (role, words), first = self.prompt.asked, len(self.begin)
-        for row, places in zip(inputs, batch.roles[:, 0].tolist()):
-            read, at = row[first : places[-1] + 1], places[self.roles.index(role)] + 1 - first
-            text, before = map(self.tokenizer.decode, (read, read[:at]))
-            own = max((word for word in words if before.endswith(word)), key=len)
-            begin = before.removesuffix(own)
-            texts = [begin + word + text[len(before) :] for word in words if word != own]
-            others = [ids for t in texts if len(ids := token_ids(self.tokenizer, t)) == len(read)]
-            if not others:
-                raise InputError(
-                    f"counterfactual: expected another question in {len(read)} tokens, found "
-                    f"{len(texts)} of other lengths"
-                )
-            read[:] = torch.tensor(others[draw.pick(len(others))])
-        return replace(batch, inputs=inputs)
-
-    @property
-    def description(self) -> str:
-        return f"{self.prompt} in the tokens of {self.tokenizer_name}"
-
-    def to_dict(self) -> dict[str, Any]:
-        prompt = {"name": self.prompt.name, **vars(self.prompt)}
-        return {"name": "prompt", "prompt": prompt, "tokenizer": self.tokenizer_name}
+def read_usable(
+    items: Iterable[T], read: Callable[[T], S], name: str, wanted: int | None = None
+) -> list[tuple[T, S]]:
+    """The items that can be read, as many as `wanted`; those left out are said in a warning."""
+    usable: list[tuple[T, S]] = []
+    unfit: list[InputError] = []
+    for item in items:
+        try:
+            usable.append((item, read(item)))
+        except InputError as error:
+            unfit.append(error)
+        if len(usable) == wanted:
+            break
+        if wanted is not None and len(unfit) >= max(_TRIED, 9 * len(usable) + 1):
+            raise InputError(
+                "task: expected a tokenizer with separate tokens for symbols, found "
+                f"{len(unfit)} of {len(usable) + len(unfit)} {name} unusable ({unfit[0]})"
+            )
+    if not usable:
+        raise unfit[0]
+    warn_of_unfit(unfit, len(usable) + len(unfit), name)
+    return usable
 
 
-def warn_of_unfit(errors: Sequence[InputError], count: int, items: str) -> None:
+def warn_of_unfit(errors: Sequence[InputError], total: int, items: str) -> None:
     """Say how many of some items are left out and why: each reason with its first example.
 
     Two reasons are the same if they differ in numbers and quoted words alone.
@@ -249,7 +262,7 @@ def warn_of_unfit(errors: Sequence[InputError], count: int, items: str) -> None:
         f"{same[0]} ({len(same)} like this)" for same in sorted(alike.values(), key=len)[::-1]
     ]
     if reasons:
-        text = f"{len(errors)} of {count} {items} are left out: {'; '.join(reasons)}"
+        text = f"{len(errors)} of {total} {items} are left out: {'; '.join(reasons)}"
         warnings.warn(text, InputWarning, stacklevel=4)
 
 
