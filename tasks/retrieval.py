@@ -97,7 +97,7 @@ class VectorTask(_Symbols, TrainingTask):
         return tuple((names[key], names[node]) for key, node in pairs)
 
     @cached_property
-    def d_in(self) -> int:
+    def d_in(self) -> int:  # type: ignore[override]
         return 2 * self.dim
 
     @cached_property
@@ -105,11 +105,11 @@ class VectorTask(_Symbols, TrainingTask):
         return self.dim
 
     @cached_property
-    def d_out(self) -> int:
+    def d_out(self) -> int:  # type: ignore[override]
         return self.dim * len(self.asked)
 
     @cached_property
-    def loss_scale(self) -> float:
+    def loss_scale(self) -> float:  # type: ignore[override]
         """The variance of a component."""
         return 1.0 if self.tokens == "gaussian" else 1 / self.dim
 

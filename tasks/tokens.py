@@ -67,10 +67,6 @@ class RepeatedTokensTask(TokenTask):
         return (*letters(self.alphabet), BEGIN)
 
     @cached_property
-    def candidates(self) -> int:
-        return self.alphabet
-
-    @cached_property
     def description(self) -> str:
         place = "from a random place" if self.rotate else "from the beginning"
         return f"{self.length} of {self.alphabet} tokens, repeated {place}"
@@ -129,10 +125,6 @@ class KHopTask(TokenTask):
     @cached_property
     def vocabulary(self) -> tuple[str, ...]:  # type: ignore[override]
         return (*letters(self.alphabet), BEGIN)
-
-    @cached_property
-    def candidates(self) -> int:
-        return self.alphabet
 
     @cached_property
     def asked(self) -> tuple[str, ...]:

@@ -39,6 +39,9 @@ class TrainingTask(Task):
 
     name: ClassVar[str]  # in files
     symbol_width: int | None = None  # components of an input vector that hold its symbol
+    d_in: int  # components of an input vector, or the size of the vocabulary
+    d_out: int  # components of an output vector
+    loss_scale: float  # the loss of an uninformative answer
 
     def __post_init__(self) -> None:
         check_fields(self, "task")
@@ -54,23 +57,8 @@ class TrainingTask(Task):
         raise NotImplementedError
 
     @cached_property
-    def d_in(self) -> int:
-        """Components of an input vector, or the size of the vocabulary."""
-        raise NotImplementedError
-
-    @cached_property
-    def d_out(self) -> int:
-        """Components of an output vector."""
-        raise NotImplementedError
-
-    @cached_property
     def asked(self) -> tuple[str, ...]:
         """Names of what is asked, one per column of `example_losses`."""
-        raise NotImplementedError
-
-    @cached_property
-    def loss_scale(self) -> float:
-        """The loss of an uninformative answer."""
         raise NotImplementedError
 
     @cached_property
@@ -157,20 +145,16 @@ class TokenTask(TrainingTask):
 
     Every asked thing has the same number of candidates; the model's outputs after an answer role
     are the logits of the candidates of the first thing asked, then of the second, and so on.
+    Subclasses define the `vocabulary`, in which one word is `BEGIN`.
     """
 
     loss_name: ClassVar[str] = "cross entropy"
     answer_roles: tuple[int, ...] = (0,)
 
     @cached_property
-    def vocabulary(self) -> tuple[str, ...]:  # type: ignore[override]
-        """Every word by its token id; one of them is `BEGIN`."""
-        raise NotImplementedError
-
-    @cached_property
     def candidates(self) -> int:
-        """How many answers there are to choose from."""
-        raise NotImplementedError
+        """How many answers there are to choose from: by default all words but `BEGIN`."""
+        return len(self.vocabulary) - 1
 
     @cached_property
     def plateau(self) -> float:  # type: ignore[override]
@@ -178,15 +162,15 @@ class TokenTask(TrainingTask):
         return math.log(self.candidates)
 
     @cached_property
-    def loss_scale(self) -> float:
+    def loss_scale(self) -> float:  # type: ignore[override]
         return self.plateau
 
     @cached_property
-    def d_in(self) -> int:
+    def d_in(self) -> int:  # type: ignore[override]
         return len(self.vocabulary)
 
     @cached_property
-    def d_out(self) -> int:
+    def d_out(self) -> int:  # type: ignore[override]
         return len(self.asked) * self.candidates
 
     def position_encoding(self, width: int) -> Float[Tensor, "pos width"]:

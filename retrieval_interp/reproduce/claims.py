@@ -13,8 +13,13 @@ from typing import Any, Literal, NamedTuple, cast
 from retrieval_interp.circuits import HeadPath, RolePath
 from retrieval_interp.circuits.flow import causal_depth, least_depth, paper_bound
 from retrieval_interp.config import PAPER, PRESETS, Recipe, departures
-from retrieval_interp.emergence.crossing import Crossing, in_order
-from retrieval_interp.emergence.series import Series, loss_emergence, path_emergence
+from retrieval_interp.emergence.series import (
+    Crossing,
+    Series,
+    in_order,
+    loss_emergence,
+    path_emergence,
+)
 from retrieval_interp.reproduce import paper
 from retrieval_interp.reproduce.evidence import LOSS_EXAMPLES, Evidence, Trained, Worth
 from retrieval_interp.sweep.findings import UNLEARNED, above_text, order_text

@@ -31,7 +31,7 @@ import torch
 from filelock import BaseFileLock
 
 from retrieval_interp.config import Recipe
-from retrieval_interp.emergence.crossing import THRESHOLD, first_below, in_order
+from retrieval_interp.emergence.series import THRESHOLD, first_below, in_order
 from retrieval_interp.storage import files
 from retrieval_interp.storage.checkpoint import read_metrics, read_tensors
 from retrieval_interp.sweep.grid import Cell, Grid
