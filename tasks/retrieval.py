@@ -48,7 +48,7 @@ class _Symbols:
     """
 
     chains: int = number(4, least=1)
-    dim: int = number(4, least=2, most=MAX_WORDS)
+    dim: int = number(4, least=2, most=MAX_WORDS // 2)
     curriculum: bool = True
     position: Position = "pair"
     base: float = 10_000.0

@@ -45,10 +45,10 @@ class TrainingTask(Task):
 
     def __post_init__(self) -> None:
         check_fields(self, "task")
-        if self.n_positions > MAX_POSITIONS or self.d_in > MAX_WORDS:
+        if self.n_positions > MAX_POSITIONS:
             raise InputError(
-                f"task: expected at most {MAX_POSITIONS} positions and {MAX_WORDS} words, found "
-                f"{self.n_positions} and {self.d_in}; use a smaller task"
+                f"task: expected at most {MAX_POSITIONS} positions, found {self.n_positions}; use "
+                "a smaller task"
             )
 
     @cached_property
@@ -111,11 +111,11 @@ class TrainingTask(Task):
         if batch.roles.shape[1] < 2:
             raise InputError("counterfactual: expected at least two chains, found one")
         inputs = batch.inputs.clone() if batch.tokens is None else batch.inputs[..., None].clone()
-        example, own = torch.arange(len(batch))[:, None], inputs.clone()
+        example, before = torch.arange(len(batch))[:, None], inputs.clone()
         for role in roles:
             here = batch.roles[:, :, role]
-            others = own[example, here.roll(-1, dims=1), : self.symbol_width]
-            inputs[example, here, : self.symbol_width] = others
+            next_chains = before[example, here.roll(-1, dims=1), : self.symbol_width]
+            inputs[example, here, : self.symbol_width] = next_chains
         return replace(batch, inputs=inputs.view_as(batch.inputs))
 
     def partial_losses(self, outputs: Outputs, batch: Batch) -> Float[Tensor, " target"]:

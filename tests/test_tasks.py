@@ -98,7 +98,7 @@ def test_tasks_of_ones_own_are_known_by_name():
         (lambda: ri.RetrievalTask(chains=0), "chains to be an integer of at least 1, found 0"),
         (lambda: ri.RetrievalTask(dim=3), "an even dim"),
         (lambda: ri.RetrievalTask(base=float("nan")), "above 1, found 4 and nan"),
-        (lambda: ri.ConditionalRetrievalTask(chains=100), "8192 positions .* found 30500"),
+        (lambda: ri.ConditionalRetrievalTask(chains=100), "8192 positions, found 30500"),
         (lambda: ri.ConditionalRetrievalTask(graph="triple"), "graph to be a RetrievalGraph"),
         (lambda: ri.RepeatedTokensTask(length=9, alphabet=8), "at least length = 9, found 8"),
         (lambda: ri.RepeatedTokensTask(alphabet=65536), "alphabet .* at most 65535, found 65536"),

@@ -330,18 +330,19 @@ class PromptTask(TextTask):
         draw, inputs = Draw(f"counterfactual {seed}"), batch.inputs.clone()
         (role, words), first = self.prompt.asked, len(self.begin)
         for row, places in zip(inputs, batch.roles[:, 0].tolist()):
-            read, at = row[first : places[-1] + 1], places[self.roles.index(role)] + 1 - first
-            text, before = map(self.tokenizer.decode, (read, read[:at]))
-            own = max((word for word in words if before.endswith(word)), key=len)
-            begin = before.removesuffix(own)
-            texts = [begin + word + text[len(before) :] for word in words if word != own]
-            others = [ids for t in texts if len(ids := token_ids(self.tokenizer, t)) == len(read)]
-            if not others:
+            read, end = row[first : places[-1] + 1], places[self.roles.index(role)] + 1 - first
+            text, before = map(self.tokenizer.decode, (read, read[:end]))
+            asked = max((word for word in words if before.endswith(word)), key=len)
+            begin = before.removesuffix(asked)
+            texts = [begin + word + text[len(before) :] for word in words if word != asked]
+            encoded = [token_ids(self.tokenizer, text) for text in texts]
+            fitting = [ids for ids in encoded if len(ids) == len(read)]
+            if not fitting:
                 raise InputError(
                     f"counterfactual: expected another question in {len(read)} tokens, found "
                     f"{len(texts)} of other lengths"
                 )
-            read[:] = torch.tensor(others[draw.pick(len(others))])
+            read[:] = torch.tensor(fitting[draw.pick(len(fitting))])
         return replace(batch, inputs=inputs)
 
     @property

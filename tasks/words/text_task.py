@@ -25,7 +25,8 @@ from retrieval_interp.tasks.errors import InputError, InputWarning
 from retrieval_interp.tasks.sampling import Split
 from retrieval_interp.tasks.task import Batch, Device, Outputs, Task
 
-T, S = TypeVar("T"), TypeVar("S")
+T = TypeVar("T")
+S = TypeVar("S")
 END = "END"
 _TRIED = 20  # examples to try before a tokenizer is refused
 _SPECIFIC = re.compile(r"""(?<!\w)'.*?'(?!\w)|".*?"|\d+""")  # quoted words and numbers of an error
@@ -114,15 +115,15 @@ class AnswerTask(Task):
 
     def batch(self, tokens: Sequence[Tokens], device: Device = "cpu") -> Batch:
         """Pad some questions to one batch."""
-        prompts = [torch.tensor(each.prompt) for each in tokens]
+        prompts = [torch.tensor(row.prompt) for row in tokens]
         padding = self.tokenizer.pad_token_id or 0  # never seen
-        sides = [(each.answers[: each.n_right], each.answers[each.n_right :]) for each in tokens]
-        most = max(len(words) for both in sides for words in both)
-        targets = [[[*words, *[-1] * (most - len(words))] for words in both] for both in sides]
+        sides = [(row.answers[: row.n_right], row.answers[row.n_right :]) for row in tokens]
+        width = max(len(words) for both in sides for words in both)
+        targets = [[[*words, *[-1] * (width - len(words))] for words in both] for both in sides]
         return Batch(
-            pad_sequence(prompts, batch_first=True, padding_value=padding),
-            torch.tensor(targets)[:, None],
-            torch.tensor([[each.roles] for each in tokens]),
+            inputs=pad_sequence(prompts, batch_first=True, padding_value=padding),
+            targets=torch.tensor(targets)[:, None],
+            roles=torch.tensor([[row.roles] for row in tokens]),
         ).to(device)
 
     def position_labels(self, batch: Batch, example: int) -> list[str]:
@@ -131,8 +132,8 @@ class AnswerTask(Task):
     def _sides(self, outputs: Outputs, batch: Batch) -> Float[Tensor, "batch side word"]:
         """Logits of the right and the wrong answers, NaN where there are no more."""
         logits, targets = self.answers(outputs, batch)[:, 0, 0], batch.targets[:, 0]
-        found = logits[:, None].expand(-1, 2, -1).gather(-1, targets.clamp(min=0))
-        return found.masked_fill(targets < 0, torch.nan)
+        chosen = logits[:, None].expand(-1, 2, -1).gather(-1, targets.clamp(min=0))
+        return chosen.masked_fill(targets < 0, torch.nan)
 
     def example_losses(self, outputs: Outputs, batch: Batch) -> Float[Tensor, "batch 1"]:
         """Cross entropy between the right and the wrong answers, in nats."""
@@ -195,35 +196,35 @@ class TextTask(AnswerTask):
         texts = [f" {word}" for word in words]
         read, answers, offsets = answer_tokens(self.tokenizer, question.prompt, texts)
         for word, token in zip(words, answers):
-            if (other := words[answers.index(token)]) != word:
-                raise InputError(f"the answers {other!r} and {word!r} begin with one token")
+            if (first := words[answers.index(token)]) != word:
+                raise InputError(f"the answers {first!r} and {word!r} begin with one token")
         prompt = [*self.begin, *read]
         places = {**self._places(question, offsets), END: len(prompt) - 1}
-        found = {
+        positions = {
             role: places[name] + role.endswith("+1")
             for role in self.roles
             if (name := role.removesuffix("+1")) in places
         }
-        if len({*found.values(), len(prompt)}) <= len(found):
-            raise InputError(f"roles share a token ({found})")
-        return Tokens(prompt, [found.get(role, -1) for role in self.roles], answers)
+        if len({*positions.values(), len(prompt)}) <= len(positions):
+            raise InputError(f"roles share a token ({positions})")
+        return Tokens(prompt, [positions.get(role, -1) for role in self.roles], answers)
 
     def _places(self, question: Question, offsets: Sequence[tuple[int, int]]) -> dict[str, int]:
         """The last token of every symbol of the chain that is asked, by role."""
-        found: dict[str, int] = {}
+        places: dict[str, int] = {}
         last, begin = -1, 0
         for role, first, until in question.occurrences:
             tokens = enumerate(offsets)
-            own = [at for at, (start, end) in tokens if start < until and end > first]
-            if not own or own[0] <= last:
+            covering = [place for place, (start, end) in tokens if start < until and end > first]
+            if not covering or covering[0] <= last:
                 raise InputError(
                     f"expected tokens of their own for all symbols of "
                     f"{question.prompt[begin:until]!r}; use other names or put text between"
                 )
-            last, begin = own[-1], first
+            last, begin = covering[-1], first
             if role:
-                found[role] = last + len(self.begin)
-        return found
+                places[role] = last + len(self.begin)
+        return places
 
 
 def read_usable(
@@ -282,13 +283,13 @@ def answer_tokens(
     Tokens that all answers begin with, such as a bare blank, belong to the prompt.
     """
     read = [_encoded(tokenizer, prompt + word, return_offsets_mapping=True) for word in answers]
-    numbers, offsets = [each["input_ids"] for each in read], read[0]["offset_mapping"]
-    shared = len(list(takewhile(lambda column: len(set(column)) == 1, zip(*numbers))))
+    rows, offsets = [encoded["input_ids"] for encoded in read], read[0]["offset_mapping"]
+    shared = len(list(takewhile(lambda column: len(set(column)) == 1, zip(*rows))))
     # An answer that begins another one, or a single one, has no token that differs.
-    shared = min([shared, *(len(each) - 1 for each in numbers)])
+    shared = min([shared, *(len(row) - 1 for row in rows)])
     if any(start < len(prompt) for start, _ in offsets[shared:]):
         raise InputError("the prompt's tokens change with an answer")
-    return numbers[0][:shared], [each[shared] for each in numbers], offsets[:shared]
+    return rows[0][:shared], [row[shared] for row in rows], offsets[:shared]
 
 
 def token_ids(tokenizer: Any, text: str) -> list[int]:
