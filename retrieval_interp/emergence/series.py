@@ -284,11 +284,17 @@ def path_emergence(series: Series) -> list[PathEmergence]:
     least_necessity = series.tolerance / series.learned(series.snapshots[-1])
     for path in series.paths:
         attention, necessity = series.attention(path), series.necessity(path)
-        above = first_above(steps, attention, THRESHOLD)
-        attends = attention[-1], above, half_of_final(steps, attention, LEAST_ATTENTION)
-        needed = necessity[-1], half_of_final(steps, necessity, least_necessity)
-        carries = path not in series.circuit.enabling
-        rows.append(PathEmergence(path, *attends, *needed, carries))
+        rows.append(
+            PathEmergence(
+                path=path,
+                attention=attention[-1],
+                above=first_above(steps, attention, THRESHOLD),
+                attention_half=half_of_final(steps, attention, LEAST_ATTENTION),
+                necessity=necessity[-1],
+                necessity_half=half_of_final(steps, necessity, least_necessity),
+                carries=path not in series.circuit.enabling,
+            )
+        )
     return rows
 
 
