@@ -27,7 +27,7 @@ from retrieval_interp.circuits.scores.scorer import Progress, cut_losses, no_pro
 from retrieval_interp.config import Recipe
 from retrieval_interp.storage import checkpoint
 from retrieval_interp.storage.files import checkpoint_files, find_checkpoint, read_text
-from retrieval_interp.tasks import Batch, InputError, Task
+from retrieval_interp.tasks import Batch, InputError, Task, TrainingTask
 from retrieval_interp.tasks.structured import from_data, from_json, to_data
 
 THRESHOLD = 0.5  # of attention, and of losses in units of a symbol's variance (1 in the paper)
@@ -300,7 +300,14 @@ def path_emergence(series: Series) -> list[PathEmergence]:
 
 def loss_emergence(series: Series) -> dict[str, Crossing | None]:
     """When each partial loss is first below 0.5, by symbol (x_1, x_2, ...)."""
-    steps, task = [row.step for row in series.losses], series.recipe.task
-    curves = zip(task.asked, zip(*(row.partial_losses for row in series.losses)))
-    below = THRESHOLD * task.loss_scale
+    rows = [(row.step, row.partial_losses) for row in series.losses]
+    return loss_crossings(series.recipe.task, rows)
+
+
+def loss_crossings(
+    task: TrainingTask, rows: Sequence[tuple[int, Sequence[float]]]
+) -> dict[str, Crossing | None]:
+    """The same of rows with a step and its partial losses."""
+    steps, below = [step for step, _ in rows], THRESHOLD * task.loss_scale
+    curves = zip(task.asked, zip(*(losses for _, losses in rows)))
     return {symbol: first_below(steps, losses, below) for symbol, losses in curves}
