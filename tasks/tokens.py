@@ -198,7 +198,7 @@ class EquationsTask(TokenTask):
         return (*map(str, numbers), *variables, "=", "?", BEGIN)
 
     @cached_property
-    def d_out(self) -> int:
+    def d_out(self) -> int:  # type: ignore[override]
         return len(self.vocabulary)
 
     @cached_property
