@@ -86,8 +86,8 @@ def run_jobs(
             yield futures[future], future
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
-        if left := multiprocessing.active_children():
-            for process in left:
+        if running := multiprocessing.active_children():
+            for process in running:
                 process.kill()
             wait(futures, timeout=10)
 
