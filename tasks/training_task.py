@@ -134,7 +134,10 @@ class TrainingTask(Task):
         name = data.get("name") if isinstance(data, dict) else data
         if not isinstance(name, str) or name not in _REGISTERED:
             expected = " or ".join(map(repr, sorted(_REGISTERED)))
-            raise InputError(f"expected the name {expected}, found {name!r:.60}")
+            raise InputError(
+                f"expected the name {expected}, found {name!r:.60}; a task of your own needs "
+                "@registered, and its module imported"
+            )
         rest = {key: value for key, value in data.items() if key != "name"}
         task: TrainingTask = read_fields(_REGISTERED[name], rest)
         return task
