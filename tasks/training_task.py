@@ -131,7 +131,7 @@ class TrainingTask(Task):
         """The registered task that `to_dict` wrote."""
         from retrieval_interp.tasks import retrieval, tokens  # noqa: F401  registers its tasks
 
-        name = data.get("name") if isinstance(data, dict) else data
+        name = data.get("name") if isinstance(data, dict) else None
         if not isinstance(name, str) or name not in _REGISTERED:
             expected = " or ".join(map(repr, sorted(_REGISTERED)))
             raise InputError(
