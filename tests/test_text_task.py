@@ -258,7 +258,9 @@ def test_indirect_objects(kind):
 @pytest.mark.parametrize("name", ["list", "docstring"])
 def test_what_followed_the_last_word_is_the_answer_but_not_in_the_counterfactual(name):
     known = {*answers.WORDS, *answers.ARGUMENTS}
-    task = answers.BEHAVIOURS[name](oracles.byte_pairs([f" {word}" for word in sorted(known)] * 9, 1500))
+    task = answers.BEHAVIOURS[name](
+        oracles.byte_pairs([f" {word}" for word in sorted(known)] * 9, 1500)
+    )
 
     def followed(tokens):
         words = re.findall(r"\w+", task.tokenizer.decode(tokens))
