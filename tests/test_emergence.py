@@ -73,8 +73,19 @@ def known(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def series(known):
-    return ri.follow_run(known[0] / "run", known[1])
+def written(known, tmp_path_factory):
+    """One run of the command with every output: the files, and what it printed."""
+    folder = tmp_path_factory.mktemp("written")
+    run, circuit, output = known[0] / "run", known[0] / "circuit.json", folder / "out.json"
+    arguments = ["--run", run, "--circuit", circuit, "--json", output]
+    with redirect_stdout(io.StringIO()) as printed:
+        emergence([str(argument) for argument in arguments])
+    return output, printed.getvalue()
+
+
+@pytest.fixture(scope="module")
+def series(written):
+    return ri.read_series(written[0])
 
 
 def checkpoint(run, step):
@@ -138,24 +149,12 @@ def test_losses_are_the_runs_own(series):
 # What is written
 
 
-@pytest.fixture(scope="module")
-def written(known, tmp_path_factory):
-    """One run of the command with every output: the files, and what it printed."""
-    folder = tmp_path_factory.mktemp("written")
-    run, circuit, output = known[0] / "run", known[0] / "circuit.json", folder / "out.json"
-    arguments = ["--run", run, "--circuit", circuit, "--json", output]
-    with redirect_stdout(io.StringIO()) as printed:
-        emergence([str(argument) for argument in arguments])
-    return output, printed.getvalue()
-
-
-def test_the_json_is_the_series_with_its_provenance(written, series):
+def test_the_json_is_the_series_with_its_provenance(written, series, known):
     data = json.loads(written[0].read_text())
     assert "emergence --run " in data["command"] and data["date"] and data["versions"]["torch"]
     assert (data["examples"], data["seed"], data["tolerance"]) == (32, 0, 0.05)
-    again = ri.read_series(written[0])
-    assert again.circuit == series.circuit and again.recipe == series.recipe
-    assert (again.snapshots, again.losses) == (series.snapshots, series.losses)
+    assert series.circuit == known[1] and series.recipe.steps == 600
+    assert series.to_dict().items() <= data.items()
 
 
 LAST = "L4.H0 s0<-s4"
