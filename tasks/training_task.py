@@ -129,7 +129,8 @@ class TrainingTask(Task):
     @classmethod
     def from_dict(cls, data: Any) -> "TrainingTask":
         """The registered task that `to_dict` wrote."""
-        from retrieval_interp.tasks import retrieval, tokens  # noqa: F401  registers its tasks
+        # Those of this package are registered when they are loaded.
+        from retrieval_interp.tasks import KHopTask, RetrievalTask  # noqa: F401
 
         name = data.get("name") if isinstance(data, dict) else None
         if not isinstance(name, str) or name not in _REGISTERED:
