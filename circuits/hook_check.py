@@ -12,11 +12,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from retrieval_interp.circuits.flow import listed
 from retrieval_interp.circuits.hooks import measuring
 from retrieval_interp.circuits.paths import Head
 from retrieval_interp.circuits.scores.scorer import heads_of
 from retrieval_interp.tasks import InputError
+from retrieval_interp.tasks.shown import listed
 
 _ROUNDING = 64 * torch.finfo(torch.float32).eps  # of the largest number: no difference
 _SEEN = ("hook_resid_pre", "attn.hook_z", "attn.hook_out", "hook_attn_out")

@@ -33,8 +33,8 @@ from retrieval_interp.progress import progress_bar
 from retrieval_interp.storage.checkpoint import Checkpoint, load_checkpoint, read_circuit
 from retrieval_interp.storage.files import as_path, writable, write_whole
 from retrieval_interp.tasks import Batch, InputError, Task
+from retrieval_interp.tasks.shown import counted
 from retrieval_interp.tasks.structured import check_sampling, from_data
-from retrieval_interp.tasks.training_task import counted
 from retrieval_interp.training import check_device, choose_device
 from retrieval_interp.views.ablations_view import ablations_view
 from retrieval_interp.views.attention import attention_view, checked, position_labels, role_maps

@@ -104,7 +104,7 @@ def test_a_trained_model_needs_heads_and_an_untrained_one_knows_nothing():
     with torch.no_grad():
         for parameter in equations.model.parameters():
             parameter.copy_(torch.randn_like(parameter) / 30)
-    nothing = scan(equations.model, equations.task, examples=32)
+    nothing = scan(equations.model, equations.task, examples=8)
     assert not nothing.learned and not nothing.circuit.mechanisms
     assert "The model has not learned the task" in scan_verdict(nothing)
     assert scan_to_dict(nothing)["learned"] is False and math.isnan(nothing.kept)

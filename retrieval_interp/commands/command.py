@@ -179,7 +179,7 @@ def load_model(name: str, device: str) -> tuple[Any, Any]:
     Hugging Face model, or one's own, `FILE.py:NAME`.
     """
     import retrieval_interp as ri
-    from retrieval_interp.storage.packaged_models import PACKAGED, packaged_model
+    from retrieval_interp.storage.packaged_models import PACKAGED
     from retrieval_interp.training import check_device, choose_device
 
     place, folder = choose_device(device), Path(name)
@@ -199,7 +199,7 @@ def load_model(name: str, device: str) -> tuple[Any, Any]:
 
         disable_progress_bar()
     if not foreign:
-        return packaged_model(name, str(place)), None
+        return PACKAGED[name](str(place)), None
     from transformer_lens.model_bridge.bridge import TransformerBridge
 
     try:

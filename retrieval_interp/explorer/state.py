@@ -25,7 +25,7 @@ from retrieval_interp.circuits.discovery.space import propose
 from retrieval_interp.circuits.mechanisms import IDENTITY, ORIGINAL, UNIFORM
 from retrieval_interp.circuits.runs.means import role_mean
 from retrieval_interp.tasks import InputError
-from retrieval_interp.tasks.training_task import counted
+from retrieval_interp.tasks.shown import counted
 from retrieval_interp.views.attention import patterns_on, position_labels, role_map, role_names
 from retrieval_interp.views.page import render
 from retrieval_interp.views.report import score_parts

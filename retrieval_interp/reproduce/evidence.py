@@ -73,10 +73,10 @@ class Trained:
             trained = f"{self.name} was trained on"
             return storage.read_circuit(self.file, task, config.layers, config.heads, trained)
         search = SearchOptions(examples=EXAMPLES, shared=False)
-        found = discover(model, task, options=search, progress=self.progress)
-        if found.unfinished:  # no claim is judged by it
+        circuit = discover(model, task, options=search, progress=self.progress)
+        if circuit.unfinished:  # no claim is judged by it
             raise KeyboardInterrupt
-        return found
+        return circuit
 
     @cached_property
     def worth(self) -> Worth:
@@ -101,8 +101,8 @@ class Trained:
             batch = task.sample(EXAMPLES, split="test", start=start)
             with torch.no_grad():
                 losses.append(task.example_losses(model(batch.inputs), batch).mean(dim=1))
-        each = torch.cat(losses)
-        return float(each.mean()), standard_error(each)
+        by_example = torch.cat(losses)
+        return float(by_example.mean()), standard_error(by_example)
 
 
 class Evidence:
