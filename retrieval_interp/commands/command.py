@@ -27,7 +27,6 @@ from retrieval_interp.views.tables import terminal_width, wrapped
 
 T = TypeVar("T")
 _run_once = cache(run_path)
-_MAIN = ("--ckpt", "--run", "--preset", "--prompt", "--model", "--steps")  # what a word alone means
 
 
 class _Parser(argparse.ArgumentParser):
@@ -51,62 +50,59 @@ def parse_options(cls: type[T], argv: Sequence[str], prog: str, default: T | Non
     if unknown:
         word = unknown[0].partition("=")[0]
         if not word.startswith("-"):
-            option = next((name for name in _MAIN if name in names), "an option before it:")
-            parser.error(f"expected options, found {word}; write {option} {word}")
+            parser.error(f"expected options, found {word}; write {names[0]} {word}")
         expected = difflib.get_close_matches(word, names, 1, 0.65) or sorted(names)
         parser.error(f"expected {', '.join(expected)}, found {word}")
     return cast(T, _built(cls, default, vars(values)))
 
 
 def _add_options(parser: Any, cls: Any, default: Any, within: str = "") -> list[str]:
-    """Add the options of a dataclass; returns their names."""
-    kinds, texts, added = get_type_hints(cls, include_extras=True), _attributes(cls), list[str]()
-    for field in dataclasses.fields(cls):
-        key, kind, text = within + field.name, kinds[field.name], texts.get(field.name, "")
+    """Add an option for each field, a class's own before those of its bases; returns the names."""
+    types, texts, names = get_type_hints(cls, include_extras=True), _attributes(cls), list[str]()
+    order, fields = list(cls.__annotations__), dataclasses.fields(cls)
+    for field in sorted(fields, key=lambda field: [*order, field.name].index(field.name)):
+        key, kind, text = within + field.name, types[field.name], texts.get(field.name, "")
         value: Any = field.default if default is None else getattr(default, field.name)
         if dataclasses.is_dataclass(value) and not hasattr(value, "parse"):
             group = parser if key == "recipe" else parser.add_argument_group(field.name, text)
-            added += _add_options(group, type(value), value, f"{key}.")
+            names += _add_options(group, type(value), value, f"{key}.")
             continue
-        prefix, name = within.removeprefix("recipe."), field.name.replace("_", "-")
-        names, required = [f"--{prefix}{name}"], value is dataclasses.MISSING
+        prefix, name = f"--{within.removeprefix('recipe.')}", field.name.replace("_", "-")
+        called, required = [prefix + name], value is dataclasses.MISSING
         if get_origin(kind) is Annotated:
-            kind, *names = get_args(kind)
+            kind, *called = get_args(kind)
         many, optional = get_origin(kind) is tuple, type(None) in get_args(kind)
         kind = get_args(kind)[0] if many or optional else kind
         if value not in (None, "", dataclasses.MISSING):
             text += f" (default: {' '.join(map(str, value)) if many else value})"
         how: dict[str, Any] = {"help": text, "default": None if required else value}
-        if names[0].startswith("-"):
+        if called[0].startswith("-"):
             how |= {"dest": key, "required": required}
         elif not required:
             how["nargs"] = "?"
         if kind is bool:
-            names.append(f"--{prefix}no-{name}")
-            parser.add_argument(names[0], action="store_true", **how)
-            how["help"] = f"switch {names[0]} off."
-            parser.add_argument(names[1], action="store_false", **how)
+            called.append(f"{prefix}no-{name}")
+            parser.add_argument(called[0], action="store_true", **how)
+            how["help"] = f"switch {called[0]} off."
+            parser.add_argument(called[1], action="store_false", **how)
         else:
             choices = get_args(kind)
             how |= {"choices": choices} if choices else {"metavar": kind.__name__.upper()}
             how |= {"nargs": "*"} if many else {}
-            parser.add_argument(*names, type=partial(_value, kind, optional), **how)
-        added += names
-    return added
+            parser.add_argument(*called, type=str if choices else partial(_value, kind), **how)
+        names += called
+    return names
 
 
-def _value(kind: Any, optional: bool, word: str) -> Any:
+def _value(kind: Any, word: str) -> Any:
     """A word of the command line as a value."""
-    if optional and word == "None":
-        return None
-    choices, expected = get_args(kind), "a whole number" if kind is int else "a number"
     try:
-        if choices and word not in choices:
-            raise InputError(f"expected {' or '.join(choices)}, found {word!r}")
-        return word if choices else getattr(kind, "parse", kind)(word)
-    except ValueError as error:
-        text = error if isinstance(error, InputError) else f"expected {expected}, found {word!r}"
-        raise argparse.ArgumentTypeError(str(text)) from None
+        return getattr(kind, "parse", kind)(word)
+    except InputError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    except ValueError:
+        expected = "a whole number" if kind is int else "a number"
+        raise argparse.ArgumentTypeError(f"expected {expected}, found {word!r}") from None
 
 
 def _attributes(cls: type) -> dict[str, str]:
@@ -123,36 +119,29 @@ def _attributes(cls: type) -> dict[str, str]:
 def _built(cls: Any, default: Any, values: Mapping[str, Any], within: str = "") -> Any:
     """A dataclass, and those in its fields, from the values of the options."""
     fields = {}
-    for field in dataclasses.fields(cls):
-        key = within + field.name
+    for name in (field.name for field in dataclasses.fields(cls)):
+        key = within + name
         if key in values:
-            value = values[key]
-            fields[field.name] = tuple(value) if isinstance(value, list) else value
+            fields[name] = tuple(values[key]) if isinstance(values[key], list) else values[key]
         else:
-            nested = getattr(default, field.name)
-            fields[field.name] = _built(type(nested), nested, values, f"{key}.")
+            nested = getattr(default, name)
+            fields[name] = _built(type(nested), nested, values, f"{key}.")
     return cls(**fields)
 
 
 @dataclass(frozen=True)
-class MeasuringOptions:
-    """What all commands take that search a model on examples.
+class ExampleOptions:
+    """What all commands take that measure a model on examples.
 
     Attributes:
-        examples: how many examples to search on, and as many others to measure on.
+        examples: how many examples to measure on.
         seed: which examples.
-        time: seconds after which the search ends with the best so far; Ctrl-C ends it likewise.
         device: auto, cpu or cuda.
-        json: write the numbers to this file.
-        report: write an HTML page that needs no network to this file.
     """
 
     examples: int = 512
     seed: int = 0
-    time: float | None = None
     device: str = "auto"
-    json: Path | None = None
-    report: Path | None = None
 
     def check(self, *inputs: Path | None) -> None:
         """Check what can be known before libraries are loaded, which takes seconds."""
@@ -160,6 +149,22 @@ class MeasuringOptions:
         names = ("json", "report", "save_circuit")
         outputs = {f"--{name.replace('_', '-')}": vars(self).get(name) for name in names}
         check_outputs(outputs, inputs)
+
+
+@dataclass(frozen=True)
+class MeasuringOptions(ExampleOptions):
+    """What all commands take that search a model.
+
+    Attributes:
+        examples: how many examples to search on, and as many others to measure on.
+        time: seconds after which the search ends with the best so far; Ctrl-C ends it likewise.
+        json: write the numbers to this file.
+        report: write an HTML page that needs no network to this file.
+    """
+
+    time: float | None = None
+    json: Path | None = None
+    report: Path | None = None
 
 
 def check_outputs(outputs: Mapping[str, Path | None], inputs: Iterable[Path | None]) -> None:

@@ -20,18 +20,18 @@ class TrainOptions:
     To resume a stopped run, run the same command again.
 
     Attributes:
-        recipe: any number of the preset can be changed.
         preset: name of a preset, as shown by `retrieval-interp list`.
         out: run folder; default runs/<preset>.
         device: auto, cpu or cuda.
         compile: use torch.compile.
+        recipe: any number of the preset can be changed.
     """
 
-    recipe: Recipe
     preset: str = "small"
     out: Path | None = None
     device: str = "auto"
     compile: bool = True
+    recipe: Recipe = PRESETS["small"]
 
 
 def main(argv: Sequence[str], prog: str = "retrieval-interp train") -> None:
@@ -77,4 +77,4 @@ def train_options(argv: Sequence[str], prog: str) -> TrainOptions:
             preset = value if option == "--preset" else option.partition("=")[2]
     if preset not in PRESETS:
         raise ri.InputError(f"preset {preset!r}: expected one of: {', '.join(PRESETS)}")
-    return parse_options(TrainOptions, argv, prog, TrainOptions(PRESETS[preset], preset))
+    return parse_options(TrainOptions, argv, prog, TrainOptions(preset, recipe=PRESETS[preset]))
