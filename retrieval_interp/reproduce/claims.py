@@ -12,10 +12,10 @@ from retrieval_interp.config import PAPER, PRESETS, Recipe, departures
 from retrieval_interp.emergence.crossing import Crossing, in_order
 from retrieval_interp.emergence.series import Series, loss_emergence, path_emergence
 from retrieval_interp.reproduce.evidence import LOSS_EXAMPLES, Evidence, Trained, Worth
+from retrieval_interp.reproduce.paper import FIRST_LAYER, PATHS, SUFFICIENT, range_text
 from retrieval_interp.sweep.findings import UNLEARNED, above_text, order_text
 from retrieval_interp.tasks import RetrievalTask
 from retrieval_interp.tasks.structured import from_data, to_data
-from retrieval_interp.views.score_text import FIRST_LAYER, PATHS, SUFFICIENT, range_text
 
 Verdict = Literal["reproduced", "reproduced at smaller scale", "not reproduced", "not run"]
 NEAR_PERFECT = 0.95  # accuracy of a model that solves a formulation (C1); a choice of ours
