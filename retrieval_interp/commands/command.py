@@ -51,8 +51,7 @@ def parse_parts(parts: Sequence[tuple[str, Any]], argv: Sequence[str], prog: str
     sets the field `steps` of the part `task.`.
     """
     about = inspect.cleandoc(parts[0][1].__doc__).partition("Attributes:")[0]
-    unset: Any = {"argument_default": argparse.SUPPRESS, "allow_abbrev": False}
-    parser = _Parser(prog, "%(prog)s [-h] [OPTIONS]", about, **unset)
+    parser = _Parser(prog, "%(prog)s [-h] [OPTIONS]", about, allow_abbrev=False)
     names = [name for prefix, part in parts for name in _add_options(parser, prefix, part)]
     given, unknown = parser.parse_known_intermixed_args(argv)
     if unknown:
@@ -66,6 +65,7 @@ def parse_parts(parts: Sequence[tuple[str, Any]], argv: Sequence[str], prog: str
     for prefix, part in parts:
         keys = {field.name: prefix + field.name for field in dataclasses.fields(part)}
         values = {name: getattr(given, key) for name, key in keys.items() if key in given}
+        values |= {name: tuple(value) for name, value in values.items() if type(value) is list}
         make = part if isinstance(part, type) else partial(dataclasses.replace, part)
         made.append(make(**values))
     return made
@@ -87,11 +87,12 @@ def _add_options(parser: Any, prefix: str, part: Any) -> list[str]:
             kind, *called = get_args(kind)
         many, optional = get_origin(kind) is tuple, type(None) in get_args(kind)
         kind = get_args(kind)[0] if many or optional else kind
-        how: dict[str, Any] = {}
+        required = default is dataclasses.MISSING
+        how: dict[str, Any] = {"default": None if required else default}
         if called[0].startswith("-"):
-            how = {"dest": prefix + field.name, "required": default is dataclasses.MISSING}
-        elif default is not dataclasses.MISSING:
-            how = {"nargs": "?"}
+            how |= {"dest": prefix + field.name, "required": required}
+        elif not required:
+            how["nargs"] = "?"
         if default not in (None, "", dataclasses.MISSING):
             help += f" (default: {' '.join(map(str, default)) if many else default})"
         if kind is bool:
@@ -195,8 +196,8 @@ def load_model(name: str, device: str) -> tuple[Any, Any]:
             check_device(model, device)
         return model, None
     if not folder.exists() and name not in (names := [*shipped_checkpoints(), *PACKAGED]):
-        kinds = "a checkpoint file, a run folder, the folder of a Hugging Face model, FILE.py:NAME"
-        raise InputError(f"model {name!r}: expected {', '.join(names)} or {kinds}, found none")
+        kinds = "a checkpoint file, a run folder, a folder of Hugging Face or FILE.py:NAME"
+        raise InputError(f"model {name!r}: expected {', '.join([*names, kinds])}, found none")
     foreign = (folder / "config.json").is_file() and any(folder.glob("model*.safetensors"))
     if not foreign and name not in PACKAGED:
         checkpoint = ri.load_checkpoint(name, place)
