@@ -78,7 +78,8 @@ def _add_options(parser: Any, prefix: str, part: Any) -> list[str]:
     group = parser.add_argument_group(prefix.rstrip(".")) if prefix else parser
     order, fields = list(cls.__annotations__), dataclasses.fields(cls)
     for field in sorted(fields, key=lambda field: [*order, field.name].index(field.name)):
-        kind, default = types[field.name], getattr(part, field.name, dataclasses.MISSING)
+        kind = types[field.name]
+        default: Any = getattr(part, field.name, dataclasses.MISSING)
         if dataclasses.is_dataclass(default) and not hasattr(default, "parse"):
             continue  # a part of its own
         word = field.name.replace("_", "-")
