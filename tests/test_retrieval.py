@@ -295,7 +295,7 @@ def test_the_plateau_is_the_mean_of_the_candidates():
 
 def test_the_command_line_takes_the_task_of_the_preset():
     def parsed(*words):
-        return train_options(["--preset", *words], "retrieval-interp train").recipe.task
+        return train_options(["--preset", *words], "retrieval-interp train")[1].task
 
     assert parsed("small", "--task.steps", "2").steps == 2
     task = parsed("conditional", "--task.graph", "a; x <- a", "--task.tables", "chains")

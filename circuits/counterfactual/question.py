@@ -1,4 +1,4 @@
-"""What an answer hangs on: changes of one token of a prompt after which the model answers otherwise.
+"""What an answer hangs on: changes of one token after which the model answers otherwise.
 
 1. The answer's kind are the tokens of its form (behind a blank, with a capital, of letters) whose
    embeddings are nearest to its own.
@@ -246,7 +246,8 @@ class _Asking:
             logits = Hooked(self.model).run(batch)[0, -1].float()
             (logits[right] - logits[list(wrong)].logsumexp(0)).backward()
         assert embedded[0].grad is not None
-        return embedded[0].grad[0, len(self.begin) :].norm(dim=-1)
+        sizes: Tensor = embedded[0].grad[0, len(self.begin) :].norm(dim=-1)
+        return sizes
 
     def candidates(self, index: int, count: int) -> list[int]:
         """What may stand at a place: near embeddings of its form, and what the model predicts."""

@@ -159,6 +159,7 @@ def path_table(score: CircuitScore, task: Task | None = None) -> tuple[list[str]
     """Paths, what they cost and do; those of which any one suffices share a row and are all cut."""
     loss = score.loss_name
     header = ["path", "meaning", f"{loss}, removed from the circuit", f"{loss}, cut live"]
+    header.append("what it does")
     rows = [
         [
             row["name"],
@@ -169,9 +170,9 @@ def path_table(score: CircuitScore, task: Task | None = None) -> tuple[list[str]
         ]
         for row in shown_paths(score, task)
     ]
-    header.append("what it does")
-    kept = [at for at, name in enumerate(header) if task or name != "meaning"]
-    return [header[at] for at in kept], [[row[at] for at in kept] for row in rows]
+    for cells in () if task else (header, *rows):
+        del cells[1]
+    return header, rows
 
 
 def head_table(score: CircuitScore) -> tuple[list[str], list[list[str]]]:
