@@ -17,7 +17,7 @@ from measure import Rows, benchmark, timed
 
 import retrieval_interp as ri
 from examples.four_answers import BEHAVIOURS
-from retrieval_interp.circuits.hooks import Hooked
+from retrieval_interp.circuits.hooks import run_model
 from retrieval_interp.views.why_view import why_drawing
 
 
@@ -26,7 +26,7 @@ def row(name: str, seed: int, options: argparse.Namespace, model: Any) -> dict[s
     task = make(model.tokenizer)
     batch = task.sample(200 if options.examples > 8 else 16, seed, split="test")
     with torch.no_grad():
-        right = task.logit_differences(Hooked(model).run(batch), batch) > 0
+        right = task.logit_differences(run_model(model, batch), batch) > 0
     chosen = {"examples": options.examples, "seed": seed, "upto": options.upto}
     seconds, found = timed(lambda: ri.why(model, task, counterfactual=counterfactual, **chosen))
     if options.pages and seed == options.seeds[0]:

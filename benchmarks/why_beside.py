@@ -25,7 +25,7 @@ from torch import Tensor
 import retrieval_interp as ri
 from examples.four_answers import BEHAVIOURS
 from retrieval_interp.circuits.counterfactual.units import SHARES, MetricTask
-from retrieval_interp.circuits.hooks import Hooked
+from retrieval_interp.circuits.hooks import run_model
 
 KEEP, STEPS, WITHIN = 0.9, 5, 1 / 64
 Hooks = list[tuple[str, Callable[..., Any]]]
@@ -41,7 +41,7 @@ class Asked:
 
     def each(self, batch: Any, hooks: Hooks | None = None) -> Tensor:
         with self.model.hooks(fwd_hooks=hooks or []):
-            return self.task.metric(Hooked(self.model).run(batch), self.batch)
+            return self.task.metric(run_model(self.model, batch), self.batch)
 
     @torch.no_grad()
     def share(self, hooks: Hooks) -> float:

@@ -34,7 +34,7 @@ import retrieval_interp as ri
 from examples.four_answers import BEHAVIOURS
 from retrieval_interp.circuits.counterfactual.search import Recovery
 from retrieval_interp.circuits.counterfactual.units import SHARES, MetricTask, Unit, estimate_units
-from retrieval_interp.circuits.hooks import Hooked, in_all_layers
+from retrieval_interp.circuits.hooks import in_all_layers, run_model
 
 MEAN = (0.1, 0.5, 0.9)
 WAYS: list[tuple[str, tuple[float, ...]]] = [
@@ -69,7 +69,7 @@ def gradients(
         hooks.append((f"blocks.{dropped}.hook_resid_pre", lambda x, hook: entering.append(x)))
         hooks.append((f"blocks.{dropped}.hook_resid_post", pass_by))
     with model.hooks(fwd_hooks=hooks):
-        total = metric(Hooked(model).run(batch), batch).sum()
+        total = metric(run_model(model, batch), batch).sum()
     return own, list(torch.autograd.grad(total, leaves, materialize_grads=True))
 
 

@@ -13,9 +13,8 @@ import torch
 from torch import Tensor
 
 from retrieval_interp.circuits.flow import listed
-from retrieval_interp.circuits.hooks import measuring
+from retrieval_interp.circuits.hooks import heads_of, measuring
 from retrieval_interp.circuits.paths import Head
-from retrieval_interp.circuits.scores.scorer import heads_of
 from retrieval_interp.tasks import InputError
 
 _ROUNDING = 64 * torch.finfo(torch.float32).eps  # of the largest number: no difference

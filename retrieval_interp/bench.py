@@ -23,12 +23,19 @@ from retrieval_interp.circuits.counterfactual.mechanism import keeps_some, with_
 from retrieval_interp.circuits.counterfactual.units import Unit, keeping
 from retrieval_interp.circuits.draw.layout import role_order
 from retrieval_interp.circuits.draw.svg import draw_circuit
-from retrieval_interp.circuits.hooks import is_causal, versions
+from retrieval_interp.circuits.fits import draw_batch
+from retrieval_interp.circuits.hooks import heads_of, is_causal, versions
+from retrieval_interp.circuits.losses import Progress, standard_error
+from retrieval_interp.circuits.means import allowed_attention, position_means, role_mean
 from retrieval_interp.circuits.mechanisms import ORIGINAL
-from retrieval_interp.circuits.runs.fits import draw_batch
-from retrieval_interp.circuits.runs.means import position_means, role_mean, standard_error
-from retrieval_interp.circuits.scores import scorer
-from retrieval_interp.circuits.scores.control import allowed_attention
+from retrieval_interp.circuits.tolerance import (
+    Uninformed,
+    has_learned,
+    is_better,
+    tolerance_of,
+    uninformed_loss,
+    unlearned_text,
+)
 from retrieval_interp.progress import progress_bar
 from retrieval_interp.storage.checkpoint import Checkpoint, load_checkpoint, read_circuit
 from retrieval_interp.storage.files import as_path, writable, write_whole
@@ -53,7 +60,7 @@ def open(
     seed: int = 0,
     tolerance: float | None = None,
     device: str = "auto",
-    progress: scorer.Progress = progress_bar,
+    progress: Progress = progress_bar,
 ) -> "Workbench":
     """Open a trained model on a workbench.
 
@@ -92,7 +99,7 @@ class _Step(NamedTuple):
     circuit: Circuit
     loss: float
     se: float  # standard error of the loss
-    better: bool  # than the intact model (`scorer.is_better`)
+    better: bool  # than the intact model (`is_better`)
 
 
 @dataclass(eq=False, repr=False)
@@ -111,11 +118,11 @@ class Workbench:
     examples: int
     seed: int
     stated: float | None  # tolerance; None where each set of examples has its own
-    progress: scorer.Progress
+    progress: Progress
 
     def __post_init__(self) -> None:
         check_sampling(self.examples, self.seed, self.stated)
-        self.heads, device = scorer.heads_of(self.model), next(self.model.parameters()).device
+        self.heads, device = heads_of(self.model), next(self.model.parameters()).device
         self.batch = draw_batch(self.task, self.examples, self.seed, device, "test")
         self.order = role_order(self.batch)
         self.scorer = self._plain_scorer = Scorer(self.model, self.task, self.batch)
@@ -137,20 +144,20 @@ class Workbench:
         """The loss that a working circuit stays below."""
         if self.stated is not None:
             return self.stated
-        return scorer.tolerance_of(self.task, self.intact_loss, self.uninformed.loss)
+        return tolerance_of(self.task, self.intact_loss, self.uninformed.loss)
 
     @cached_property
-    def uninformed(self) -> scorer.Uninformed:
+    def uninformed(self) -> Uninformed:
         """The loss of a model that knows nothing."""
-        return scorer.uninformed_loss(self.model, self.task, self.batch, self.scorer.each)
+        return uninformed_loss(self.model, self.task, self.batch, self.scorer.each)
 
     @cached_property
     def unlearned_text(self) -> str:
         """That the model has not learned the task; empty if it has."""
-        if scorer.has_learned(self._intact, self.uninformed):
+        if has_learned(self._intact, self.uninformed):
             return ""
         known = self.intact_loss, *self.uninformed[:2]
-        return scorer.unlearned_text(*known, self.task.loss_name)
+        return unlearned_text(*known, self.task.loss_name)
 
     @property
     def circuit(self) -> Circuit:
@@ -338,7 +345,7 @@ class Workbench:
         self.scorer, self.batch = measuring, measuring.batch
         gain, intact = self._intact - each, float(self._intact.mean())
         better = float(gain.mean()) > 2 * standard_error(gain)
-        better = better and scorer.is_better(loss, 0.0, intact, self.uninformed.loss)
+        better = better and is_better(loss, 0.0, intact, self.uninformed.loss)
         return _Step(circuit, loss, standard_error(each), better)
 
     def _check_unchanged(self) -> None:
@@ -452,7 +459,7 @@ class Workbench:
         found = circuits.why(self.model, self.task, **how)
         return why_view(found, self.model)
 
-    def score(self, controls: int = 20, *, progress: scorer.Progress | None = None) -> View:
+    def score(self, controls: int = 20, *, progress: Progress | None = None) -> View:
         """Score the current circuit: each head, each path ablated both ways, and a control.
 
         `controls` random circuits are compared with it. The view's `data` is the `CircuitScore`;

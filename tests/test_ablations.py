@@ -14,12 +14,12 @@ from retrieval_interp.circuits.attention import Mask
 from retrieval_interp.circuits.circuit import Circuit, Head, HeadPath, RolePath
 from retrieval_interp.circuits.discovery.search import discover
 from retrieval_interp.circuits.hooks import ablated
+from retrieval_interp.circuits.losses import Scorer
+from retrieval_interp.circuits.means import mean_attention
 from retrieval_interp.circuits.mechanisms import IDENTITY, UNIFORM, OneHot, Shared, Where
-from retrieval_interp.circuits.runs.means import mean_attention
 from retrieval_interp.circuits.scores.ablations import ablations
-from retrieval_interp.circuits.scores.control import random_circuit, random_control
 from retrieval_interp.circuits.scores.enabling import enabled_by
-from retrieval_interp.circuits.scores.scorer import Scorer
+from retrieval_interp.circuits.scores.score import random_circuit, random_control
 from retrieval_interp.tasks import RetrievalTask
 from tests.oracles import PATHS, naive_mse, random_heads
 

@@ -6,8 +6,8 @@ import torch
 import retrieval_interp as ri
 from retrieval_interp.circuits.attribution import _random_projections, attribute, pattern_gradients
 from retrieval_interp.circuits.circuit import Circuit, Head, HeadPath, RolePath, parse_circuit
+from retrieval_interp.circuits.losses import Scorer
 from retrieval_interp.circuits.mechanisms import IDENTITY, ORIGINAL, UNIFORM
-from retrieval_interp.circuits.scores.scorer import Scorer
 from retrieval_interp.model import ModelConfig, build_model
 from retrieval_interp.tasks import InputError, RetrievalTask
 from tests.oracles import Lookup, bridge_of, hooked_model, hooks_left, randomize, without_norms

@@ -12,9 +12,9 @@ import retrieval_interp as ri
 from retrieval_interp.circuits import mechanisms
 from retrieval_interp.circuits.attention import Mask, attention_along, joined
 from retrieval_interp.circuits.circuit import Circuit, Head, RolePath, parse_head_path
-from retrieval_interp.circuits.runs.means import mean_attention, mean_patterns
+from retrieval_interp.circuits.losses import Scorer
+from retrieval_interp.circuits.means import mean_attention, mean_patterns
 from retrieval_interp.circuits.scores.enabling import enabled_by
-from retrieval_interp.circuits.scores.scorer import Scorer
 from retrieval_interp.tasks import InputError
 from tests.oracles import Lookup, bridge_of, hooked_model
 

@@ -13,11 +13,11 @@ from retrieval_interp.circuits.attention import Mask
 from retrieval_interp.circuits.counterfactual.mechanism import Counterfactual, with_counterfactual
 from retrieval_interp.circuits.discovery.judge import Judge
 from retrieval_interp.circuits.hooks import probed
+from retrieval_interp.circuits.losses import Scorer
+from retrieval_interp.circuits.means import read_patterns
 from retrieval_interp.circuits.mechanisms import UNIFORM, Cut, Mean, RoleMean
 from retrieval_interp.circuits.paths import Head, RolePath
-from retrieval_interp.circuits.runs.means import read_patterns
 from retrieval_interp.circuits.scan import describe_heads
-from retrieval_interp.circuits.scores.scorer import Scorer
 from retrieval_interp.tasks import InputError
 from tests.oracles import LOOKUP_SIZES, byte_pairs, hooked_model
 

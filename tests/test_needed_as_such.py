@@ -7,7 +7,7 @@ import retrieval_interp as ri
 from retrieval_interp.circuits.circuit import Head, HeadPath, RolePath
 from retrieval_interp.circuits.mechanisms import IDENTITY
 from retrieval_interp.circuits.scores.enabling import Enabled, enabled_by
-from retrieval_interp.circuits.scores.scorer import is_better
+from retrieval_interp.circuits.tolerance import is_better
 from retrieval_interp.views.report import score_drawing
 from retrieval_interp.views.score_text import finding, score_to_dict
 from tests.built_by_hand import LastMark, hands_on

@@ -12,9 +12,9 @@ from examples.reach_the_bound import compile_circuit, doubling_heads, split
 from retrieval_interp.circuits.circuit import Circuit, Head, HeadPath, RolePath, circuit_diff
 from retrieval_interp.circuits.discovery.needed import minimal_sets
 from retrieval_interp.circuits.hooks import ablated
+from retrieval_interp.circuits.losses import Scorer
 from retrieval_interp.circuits.mechanisms import Cut
 from retrieval_interp.circuits.scores.score import score_circuit
-from retrieval_interp.circuits.scores.scorer import Scorer
 from retrieval_interp.tasks import RetrievalTask
 from retrieval_interp.views.score_text import path_table
 from tests.built_by_hand import Star, built, finds_the_star

@@ -9,6 +9,7 @@ from torch.nn import functional as F
 
 from retrieval_interp.circuits import ablated, mean_attention
 from retrieval_interp.circuits.circuit import Circuit, Head, RolePath
+from retrieval_interp.circuits.losses import HookRuns, make_runs
 from retrieval_interp.circuits.mechanisms import (
     IDENTITY,
     UNIFORM,
@@ -22,9 +23,7 @@ from retrieval_interp.circuits.mechanisms import (
     Shared,
     Uniform,
 )
-from retrieval_interp.circuits.runs.onednn import FrozenWeights, linear
-from retrieval_interp.circuits.runs.role_runs import RoleRuns
-from retrieval_interp.circuits.runs.runs import HookRuns, make_runs
+from retrieval_interp.circuits.role_runs import RoleRuns
 from retrieval_interp.model import ModelConfig, build_model
 from retrieval_interp.tasks import InputError, RetrievalTask
 from tests.oracles import PATHS, naive_outputs, randomize, without_norms
@@ -134,7 +133,7 @@ def test_a_batch_is_divided_among_threads_and_their_errors_reach_the_caller(monk
     model, batch = MODELS[True, 2], TASK.sample(40, seed=4)
     monkeypatch.setattr("torch.get_num_threads", lambda: 3)
     monkeypatch.setattr("torch.set_num_threads", lambda threads: None)
-    monkeypatch.setattr("retrieval_interp.circuits.runs.runs._LEAST", 1)
+    monkeypatch.setattr("retrieval_interp.circuits.losses._WORTH_A_THREAD", 1)
     runs = make_runs(model, batch, TASK)
     assert [len(part.mask) for part in runs.parts] == [14, 14, 12]
     seen, layer = set(), RoleRuns._layer
@@ -157,8 +156,8 @@ def test_a_model_with_hooks_is_run_whole(monkeypatch):
     circuit = Circuit({Head(0, 0): OneHot((RolePath(2, 1),))}, 5)
     with ablated(model, circuit, batch):
         whole = mean_attention(model, batch)
-        monkeypatch.setattr("retrieval_interp.circuits.runs.runs.WHOLE", 3)
-        monkeypatch.setattr("retrieval_interp.circuits.runs.runs.PART", 3)
+        monkeypatch.setattr("retrieval_interp.circuits.hooks.WHOLE", 3)
+        monkeypatch.setattr("retrieval_interp.circuits.hooks.PART", 3)
         torch.testing.assert_close(mean_attention(model, batch), whole)
 
 

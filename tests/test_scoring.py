@@ -7,9 +7,9 @@ import torch
 
 import retrieval_interp as ri
 from retrieval_interp.circuits.circuit import Circuit, Head, RolePath
+from retrieval_interp.circuits.losses import Scorer
 from retrieval_interp.circuits.mechanisms import IDENTITY, UNIFORM, OneHot, Shared
 from retrieval_interp.circuits.scores.score import score_circuit
-from retrieval_interp.circuits.scores.scorer import Scorer
 from retrieval_interp.model import ModelConfig, build_model
 from retrieval_interp.tasks import InputError, RetrievalTask
 from retrieval_interp.views.score_text import score_to_dict

@@ -9,8 +9,8 @@ from retrieval_interp.circuits.counterfactual.origin import Origin
 from retrieval_interp.circuits.counterfactual.search import Share
 from retrieval_interp.circuits.counterfactual.units import LEVELS, LOGITS, Unit
 from retrieval_interp.circuits.flow import listed
+from retrieval_interp.circuits.losses import Measured
 from retrieval_interp.circuits.scores.enabling import Enabled
-from retrieval_interp.circuits.scores.scorer import Measured
 from retrieval_interp.tasks import Batch, Task
 from retrieval_interp.tasks.training_task import counted
 

@@ -15,9 +15,15 @@ from torch import Tensor
 
 from retrieval_interp.circuits.attention import attention_along
 from retrieval_interp.circuits.circuit import Circuit, HeadPath
-from retrieval_interp.circuits.hooks import in_all_layers
-from retrieval_interp.circuits.runs.runs import HookRuns, parts_of
-from retrieval_interp.circuits.scores.scorer import Progress, SomeCut, no_progress, with_cut
+from retrieval_interp.circuits.hooks import in_all_layers, parts_of, run_model
+from retrieval_interp.circuits.losses import (
+    HookRuns,
+    Progress,
+    SomeRemoval,
+    no_progress,
+    with_cut,
+)
+from retrieval_interp.circuits.models.contract import HookedModel
 from retrieval_interp.tasks import Batch
 
 Seen = dict[str, dict[int, Tensor]]  # queries, keys, values and own patterns by layer
@@ -56,13 +62,13 @@ class Enabled:
 
 
 def enabled_by(
-    model: Any,
+    model: HookedModel,
     batch: Batch,
-    cuts: Sequence[SomeCut],
+    cuts: Sequence[SomeRemoval],
     later: Sequence[HeadPath],
     least_drop: float = 0.1,
     progress: Progress = no_progress,
-) -> dict[SomeCut, tuple[Enabled, ...]]:
+) -> dict[SomeRemoval, tuple[Enabled, ...]]:
     """Find the later paths that each path serves, those that lose most first.
 
     Write Ā(Q, K) for the mean attention of a later path with its head's queries from run Q and
@@ -99,7 +105,9 @@ def enabled_by(
 class Sight:
     """What heads attend to in a run of a circuit, and in those of others that differ from it."""
 
-    def __init__(self, model: Any, batch: Batch, circuit: Circuit, answers: tuple[int, ...] = ()):
+    def __init__(
+        self, model: HookedModel, batch: Batch, circuit: Circuit, answers: tuple[int, ...] = ()
+    ):
         self.model, self.batch = model, batch
         self.runs = HookRuns(model, batch, answers)
         with self._noting(*_NOTED) as self.before:
@@ -171,5 +179,6 @@ class Sight:
         put += in_all_layers(self.model, "hook_k", set_to(keys["k"]))
         before = self.base.returned[layer - 1] if self.base.returned else None
         with self.model.hooks(fwd_hooks=put), self._noting("pattern") as seen:
-            self.runs.hooked.run(self.batch, layer if self.base.returned else 0, before)
+            first = layer if self.base.returned else 0
+            run_model(self.model, self.batch, first, before)
         return seen

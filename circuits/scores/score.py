@@ -9,38 +9,44 @@
 
 import itertools
 import math
+import random
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
-from retrieval_interp.circuits.circuit import Circuit, Head, HeadPath
+from retrieval_interp.circuits.circuit import Circuit, Head, HeadPath, RolePath
 from retrieval_interp.circuits.counterfactual.mechanism import batch_for
 from retrieval_interp.circuits.hooks import has_hooks
-from retrieval_interp.circuits.mechanisms import Mechanism
-from retrieval_interp.circuits.runs.means import mean_attention, standard_error
-from retrieval_interp.circuits.scores.ablations import LiveScore
-from retrieval_interp.circuits.scores.control import random_control
-from retrieval_interp.circuits.scores.enabling import Enabled, enabled_by
-from retrieval_interp.circuits.scores.scorer import (
-    Bar,
-    Cut,
+from retrieval_interp.circuits.losses import (
     Measured,
     Progress,
+    Removal,
     Scorer,
-    SomeCut,
+    SomeRemoval,
     all_but_one,
     cut_losses,
+    no_progress,
+    removed_losses,
+    standard_error,
+    with_cut,
+)
+from retrieval_interp.circuits.means import mean_attention
+from retrieval_interp.circuits.mechanisms import Mechanism, along
+from retrieval_interp.circuits.models.contract import HookedModel
+from retrieval_interp.circuits.scores.ablations import LiveScore
+from retrieval_interp.circuits.scores.enabling import Enabled, enabled_by
+from retrieval_interp.circuits.tolerance import (
+    Bar,
     has_learned,
     is_better,
     kept_share,
-    no_progress,
-    removed_losses,
     uninformed_loss,
-    with_cut,
 )
 from retrieval_interp.tasks import Batch, Task
 from retrieval_interp.tasks.shown import shown
 
+QUICK = 32  # examples that tell most random circuits from the given one
+_REDRAWS = 20  # in a tiny model a random circuit may equal the given one, which is no control
 _ENABLING = 128  # examples on which enabled paths are found
 
 
@@ -117,7 +123,7 @@ class CircuitScore:
     excess_se: float  # of combined minus baseline, example by example
     paths: tuple[PathScore, ...]  # every path of the circuit
     rest_emptied_loss: float  # with all heads emptied that have a fixed pattern and are not needed
-    control: tuple[float, ...]  # combined losses of random circuits, ascending (`scores.control`)
+    control: tuple[float, ...]  # combined losses of random circuits, ascending (`random_control`)
     notes: tuple[str, ...] = ()  # one sentence each
     learned: bool = True  # whether the intact model does better than one that knows nothing
 
@@ -181,7 +187,7 @@ class CircuitScore:
 
 
 def score_circuit(
-    model: Any,
+    model: HookedModel,
     task: Task,
     circuit: Circuit,
     batch: Batch,
@@ -263,8 +269,8 @@ def score_circuit(
 
 
 def _enables(
-    scorer: Scorer, circuit: Circuit, cuts: Sequence[SomeCut], progress: Progress
-) -> dict[SomeCut, tuple[Enabled, ...]]:
+    scorer: Scorer, circuit: Circuit, cuts: Sequence[SomeRemoval], progress: Progress
+) -> dict[SomeRemoval, tuple[Enabled, ...]]:
     """The paths that each cut takes something from, on the first examples."""
     model, batch = scorer.model, scorer.batch
     few = batch if has_hooks(model) else batch[:_ENABLING]  # hooks may be made for this batch
@@ -278,7 +284,7 @@ def _cut(
     """Every path, and every set of which one suffices, cut in the intact model."""
     sets, attention = circuit.redundant, mean_attention(scorer.model, scorer.batch)
     paths = [*circuit.paths(), *circuit.enabling]
-    cuts: list[Cut] = [*paths, *sets]
+    cuts: list[Removal] = [*paths, *sets]
     enables = _enables(scorer, circuit, cuts, progress)
     cuts += itertools.chain(*map(all_but_one, sets))
     cut = {each: losses.mean(dim=1) for each, losses in cut_losses(scorer, cuts, progress)}
@@ -322,3 +328,63 @@ def _notes(score: CircuitScore, answer_role: int | None) -> Iterator[str]:
             "the answer's own role, which the model has to find. That the loss is low does not "
             "show that the model does the same; `ri.why` puts in place what cannot know it."
         )
+
+
+# The control
+
+
+def random_circuit(
+    circuit: Circuit, heads: Sequence[Head], paths: Sequence[list[RolePath]], draw: random.Random
+) -> Circuit:
+    """A circuit with the same mechanisms and numbers of paths and sharing roles, elsewhere.
+
+    Heads that keep their own attention or a measured one keep their place, others change places
+    within layers that allow the same `paths`, which are given by layer.
+    """
+    free = {h for h, m in circuit.mechanisms.items() if not (m.keeps_own or m.is_measured)}
+    mechanisms = {head: m for head, m in circuit.mechanisms.items() if head not in free}
+    alike: dict[tuple[RolePath, ...], list[Head]] = defaultdict(list)
+    for head in heads:
+        alike[tuple(paths[head.layer])] += [head] if head in free else []
+    for allowed, group in alike.items():
+        for place, head in zip(draw.sample(group, len(group)), sorted(group)):
+            mechanisms[place] = _redrawn(circuit[head], allowed, draw)
+    return replace(circuit, mechanisms=mechanisms, enabling=(), redundant=())
+
+
+def _redrawn(mechanism: Mechanism, paths: Sequence[RolePath], draw: random.Random) -> Mechanism:
+    # Its own paths need not have a source in these examples.
+    sources: dict[int, list[RolePath]] = defaultdict(list)
+    for path in dict.fromkeys([*paths, *mechanism.paths]):
+        sources[path.dest].append(path)
+    free, chosen = sorted(sources), list[RolePath]()
+    counts = Counter(path.dest for path in mechanism.paths).values()
+    for count in sorted(counts, reverse=True):
+        dest = draw.choice([dest for dest in free if len(sources[dest]) >= count])
+        free.remove(dest)
+        chosen += draw.sample(sources[dest], count)
+    return along(chosen) if chosen else mechanism
+
+
+def random_control(
+    scorer: Scorer, circuit: Circuit, count: int, seed: int = 0, progress: Progress = no_progress
+) -> list[float]:
+    """The losses of random circuits of the same size and mechanisms, in ascending order.
+
+    Those that lose more by four standard errors on the first 32 examples are measured on these
+    alone. There are none without paths.
+    """
+    if not count or not any(circuit.paths()):
+        return []
+    draw, losses = random.Random(seed), []
+    paths = [where.paths for where in scorer.where]
+    quick = Scorer(scorer.model, scorer.task, scorer.batch[:QUICK])
+    goal = scorer.loss(circuit)
+    for _ in progress(range(count), "random circuits"):
+        for _ in range(1 + _REDRAWS):
+            other = random_circuit(circuit, scorer.heads, paths, draw)
+            if other.mechanisms != circuit.mechanisms:
+                break
+        loss, error = Measured.of(quick.losses(other))
+        losses.append(scorer.loss(other) if loss - 4 * error <= goal else loss)
+    return sorted(losses)

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from retrieval_interp.circuits.attention import first_real
 from retrieval_interp.circuits.hooks import is_causal, is_hooked_transformer
+from retrieval_interp.circuits.models.contract import HookedModel
 from retrieval_interp.tasks import Batch, InputError, InputWarning, Split, Task, TrainingTask
 from retrieval_interp.tasks.roles import check_role_names
 
@@ -148,7 +149,7 @@ def _check_padding(batch: Batch) -> None:
         )
 
 
-def check_model_fits(model: Any, batch: Batch, task: Task) -> None:
+def check_model_fits(model: HookedModel, batch: Batch, task: Task) -> None:
     """Check that a model can read and answer a task."""
     check_devices(model, batch)
     made = batch.inputs.is_inference() or next(model.parameters()).is_inference()
@@ -187,7 +188,7 @@ def check_model_fits(model: Any, batch: Batch, task: Task) -> None:
         )
 
 
-def check_devices(model: Any, batch: Batch) -> None:
+def check_devices(model: HookedModel, batch: Batch) -> None:
     """Check that the model and the batch are on the same device."""
     device = next(model.parameters()).device
     if device != batch.inputs.device:
