@@ -1,4 +1,7 @@
-"""Products with weights on CPUs by oneDNN, which on AMD's is twice as fast as MKL."""
+"""Products with weights by oneDNN, which on some of AMD's CPUs is twice as fast as MKL.
+
+MKL leaves their AVX-512 units idle (docs/speed.md). Elsewhere the two are alike.
+"""
 
 from collections.abc import Callable
 from typing import Any, cast
@@ -8,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-_LEAST = 4096  # numbers of an input for which it pays
+_WORTH_IT = 4096  # numbers of an input
 _ARGUMENTS: dict[Any, Callable[..., tuple[Tensor, Tensor, Tensor | None]]] = {
     F.linear: lambda x, weight, bias=None: (x, weight, bias),
     torch.addmm: lambda bias, x, weight: (x, weight.mT, bias),
@@ -17,13 +20,12 @@ _ARGUMENTS: dict[Any, Callable[..., tuple[Tensor, Tensor, Tensor | None]]] = {
 _ARGUMENTS[torch.matmul] = _ARGUMENTS[Tensor.__matmul__] = _ARGUMENTS[Tensor.matmul]
 
 
-def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, act: str = "") -> Tensor:
-    """act(x Wᵀ + b) for a weight [out in]; `act` is `gelu`, with tanh, `relu` or nothing."""
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """x Wᵀ + b for a weight [out in]."""
     if x.is_cpu and torch.backends.mkldnn.is_available():  # as compiled models do
         by_onednn = torch.ops.mkldnn._linear_pointwise
-        return cast(Tensor, by_onednn(x, weight, bias, act or "none", [], "tanh"))
-    x = F.linear(x, weight, bias)
-    return F.gelu(x, approximate="tanh") if act == "gelu" else F.relu(x) if act else x
+        return cast(Tensor, by_onednn(x, weight, bias, "none", [], ""))
+    return F.linear(x, weight, bias)
 
 
 class FrozenWeights(TorchFunctionMode):
@@ -34,7 +36,7 @@ class FrozenWeights(TorchFunctionMode):
             x, weight, bias = _ARGUMENTS[func](*args)
             flat = x.ndim > 1 and weight.ndim == 2 and (bias is None or bias.ndim == 1)
             same = x.is_cpu and x.dtype == weight.dtype == torch.float32
-            if flat and same and x.numel() >= _LEAST and _is_frozen(weight) and _is_frozen(bias):
+            if flat and same and x.numel() >= _WORTH_IT and _is_frozen(weight) and _is_frozen(bias):
                 return _Frozen.apply(x, weight, bias)
         return func(*args, **(kwargs or {}))
 

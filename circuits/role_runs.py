@@ -24,11 +24,16 @@ from retrieval_interp.circuits.hooks import has_hooks, is_hooked_transformer, wh
 from retrieval_interp.circuits.mechanisms import ORIGINAL, Mechanism
 from retrieval_interp.circuits.models.contract import HookedModel
 from retrieval_interp.circuits.models.either import plain_weights
+from retrieval_interp.circuits.onednn import linear
 from retrieval_interp.tasks import Batch
 
 SCORED_ROLE = 0
 _GELU = partial(F.gelu, approximate="tanh")
-_ACTIVATIONS = {"gelu_pytorch_tanh": _GELU, "gelu_new": _GELU, "relu": F.relu}
+_ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "gelu_pytorch_tanh": _GELU,
+    "gelu_new": _GELU,
+    "relu": F.relu,
+}
 Stream = dict[int, Float[Tensor, "batch chain d_model"]]  # by role, as far as it is known
 
 
@@ -185,8 +190,8 @@ class RoleRuns:
             out += self._head(block.attn, head, row, dests, normalized)
         if not self.cfg.attn_only:
             mlp, act = block.mlp, _ACTIVATIONS[self.cfg.act_fn]
-            hidden = act(F.linear(norm(block.ln2, out), mlp.W_in.T, mlp.b_in))
-            out += F.linear(hidden, mlp.W_out.T, mlp.b_out)
+            hidden = act(linear(norm(block.ln2, out), mlp.W_in.T, mlp.b_in))
+            out += linear(hidden, mlp.W_out.T, mlp.b_out)
         return dict(zip(dests, out))
 
     def _head(
@@ -202,7 +207,8 @@ class RoleRuns:
         def read(letter: str, roles: list[int]) -> Float[Tensor, "batch pos d_head"]:
             weights, biases = getattr(attn, f"W_{letter}"), getattr(attn, f"b_{letter}")
             inputs = torch.cat([normalized(role) for role in roles], dim=1)
-            return inputs @ weights[head] + biases[head]
+            projected: Tensor = inputs @ weights[head] + biases[head]
+            return projected
 
         z = attn.W_V.new_zeros(len(dests), len(self.mask), self.n_chains, self.cfg.d_head)
         alike: dict[Mechanism, list[int]] = {}  # places of the roles with one pattern
@@ -224,7 +230,7 @@ class RoleRuns:
             else:
                 pattern = self._between(self._pattern(mechanism), chosen, sources)
             z[places] = self._by_role(pattern @ read("V", sources))
-        return z @ attn.W_O[head]
+        return linear(z, attn.W_O[head].T)
 
     def _by_role(self, x: Shaped[Tensor, "batch dest d"]) -> Shaped[Tensor, "role batch chain d"]:
         return rearrange(x, "batch (role chain) d -> role batch chain d", chain=self.n_chains)
