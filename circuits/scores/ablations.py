@@ -72,8 +72,8 @@ def ablations(
     replaced = [(head, mechanism) for head in scorer.heads for mechanism in (UNIFORM, IDENTITY)]
     choices = progress(replaced, "replacing heads")
     heads = {choice: scorer.loss(empty.replace(*choice)) for choice in choices}
-    every = [HeadPath(head, p) for head in scorer.heads for p in scorer.where[head.layer].paths]
-    cuts = [path for path in every if attention[path.head][path.path] >= least]
+    allowed = [HeadPath(head, p) for head in scorer.heads for p in scorer.where[head.layer].paths]
+    cuts = [path for path in allowed if attention[path.head][path.path] >= least]
     paths = [
         LiveScore(path, float(attention[path.head][path.path]), mean_loss(losses))
         for path, losses in cut_losses(scorer, cuts, progress)

@@ -124,21 +124,22 @@ class Sight:
             return
         with self._noting(*_NOTED) as after:
             self.runs.outputs(circuit, self.base)
-        own = {path: self._along(self.before, path) for path in later}
-        value = {path: own[path] * self._share_of_values(after, path) for path in later}
-        left = {path: min(self._along(after, path), value[path]) for path in later}
-        lost = [path for path in later if own[path] - left[path] >= least_drop]
-        pairs = [(after, self.before), (self.before, after)] if lost else []
-        sides = [self._mixed(first + 1, *pair) for pair in pairs]
-        for path in sorted(lost, key=lambda path: left[path] - own[path]):
-            by_query, by_key = (self._along(side, path) for side in sides)
+        intact = {path: self._along(self.before, path) for path in later}
+        brought = {path: intact[path] * self._share_of_values(after, path) for path in later}
+        rest = {path: min(self._along(after, path), brought[path]) for path in later}
+        lost = [path for path in later if intact[path] - rest[path] >= least_drop]
+        if not lost:
+            return
+        by_query = self._mixed(first + 1, queries=after, keys=self.before)
+        by_key = self._mixed(first + 1, queries=self.before, keys=after)
+        for path in sorted(lost, key=lambda path: rest[path] - intact[path]):
             yield Enabled(
                 path=path,
-                attention=own[path],
+                attention=intact[path],
                 when_cut=self._along(after, path),
-                by_query=by_query,
-                by_key=by_key,
-                by_value=value[path],
+                by_query=self._along(by_query, path),
+                by_key=self._along(by_key, path),
+                by_value=brought[path],
             )
 
     @contextmanager
@@ -148,8 +149,12 @@ class Sight:
         def note(name: str, x: Tensor, hook: Any) -> None:
             seen[name][hook.layer()] = x.detach()
 
-        hooks = [in_all_layers(self.model, f"hook_{name}", partial(note, name)) for name in names]
-        with self.model.hooks(fwd_hooks=[hook for each in hooks for hook in each]):
+        hooks = [
+            hook
+            for name in names
+            for hook in in_all_layers(self.model, f"hook_{name}", partial(note, name))
+        ]
+        with self.model.hooks(fwd_hooks=hooks):
             yield seen
 
     def _along(self, seen: Seen, path: HeadPath) -> float:
@@ -161,9 +166,9 @@ class Sight:
         (layer, head), roles = path.head, self.batch.roles
         dest, src = roles[:, :, path.path.dest], roles[:, :, path.path.src]
         example, chain = ((dest >= 0) & (src >= 0)).nonzero(as_tuple=True)
-        several = self.model.cfg.n_heads // self.before["v"][layer].shape[2]  # share their values
-        at = example, src[example, chain], head // several
-        then, now = (seen["v"][layer][at].float() for seen in (self.before, after))
+        group = self.model.cfg.n_heads // self.before["v"][layer].shape[2]  # share their values
+        place = example, src[example, chain], head // group
+        then, now = (seen["v"][layer][place].float() for seen in (self.before, after))
         if len(then) > 1:
             then, now = then - then.mean(0), now - now.mean(0)
         norm = float(then.square().sum())
@@ -179,6 +184,5 @@ class Sight:
         put += in_all_layers(self.model, "hook_k", set_to(keys["k"]))
         before = self.base.returned[layer - 1] if self.base.returned else None
         with self.model.hooks(fwd_hooks=put), self._noting("pattern") as seen:
-            first = layer if self.base.returned else 0
-            run_model(self.model, self.batch, first, before)
+            run_model(self.model, self.batch, layer if before is not None else 0, before)
         return seen

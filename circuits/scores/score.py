@@ -138,8 +138,9 @@ class CircuitScore:
     @property
     def better(self) -> bool:
         """Whether the circuit does better than the intact model, as `is_better` decides."""
-        losses = self.combined_loss, self.excess_se, self.baseline_loss, self.uninformed_loss
-        return is_better(*losses)
+        return is_better(
+            self.combined_loss, self.excess_se, self.baseline_loss, self.uninformed_loss
+        )
 
     @property
     def sufficient(self) -> bool:
@@ -172,8 +173,9 @@ class CircuitScore:
     @property
     def kept(self) -> float:
         """The share of what the model has learned that the circuit keeps; NaN if it is nothing."""
-        shares = self.combined_loss, self.baseline_loss, self.uninformed_loss
-        return kept_share(*shares) if self.learned else math.nan
+        if not self.learned:
+            return math.nan
+        return kept_share(self.combined_loss, self.baseline_loss, self.uninformed_loss)
 
     @property
     def minimal(self) -> bool:
@@ -222,13 +224,13 @@ def score_circuit(
     """
     batch = batch_for(circuit, model, task, batch)
     scorer = Scorer(model, task, batch)
-    empty, own = scorer.empty_circuit, scorer.base_losses.mean(dim=1)
+    empty, intact = scorer.empty_circuit, scorer.base_losses.mean(dim=1)
     uninformed = uninformed_loss(model, task, batch, scorer.each)
-    bar = Bar(task, own, uninformed.loss, tolerance)
+    bar = Bar(task, intact, uninformed.loss, tolerance)
     heads = {}
     for head in progress(scorer.heads, "replacing heads"):
-        losses = scorer.losses(empty.replace(head, circuit[head]))
-        heads[head] = HeadScore(head, circuit[head], *Measured.of(losses))
+        loss, se = Measured.of(scorer.losses(empty.replace(head, circuit[head])))
+        heads[head] = HeadScore(head=head, mechanism=circuit[head], loss=loss, se=se)
     cut, redundant = _cut(scorer, circuit, bar, progress)
     paths = []
     for path, losses in removed_losses(scorer, circuit, progress):
@@ -250,8 +252,8 @@ def score_circuit(
         examples=len(batch),
         tolerance=bar.tolerance,
         loss_name=task.loss_name,
-        baseline_loss=Measured.of(own).loss,
-        baseline_se=Measured.of(own).se,
+        baseline_loss=Measured.of(intact).loss,
+        baseline_se=Measured.of(intact).se,
         uninformed_loss=uninformed.loss,
         uninformed=uninformed.what,
         heads=tuple(heads.values()),
@@ -259,11 +261,11 @@ def score_circuit(
         redundant=redundant,
         combined_loss=Measured.of(combined).loss,
         combined_se=Measured.of(combined).se,
-        excess_se=standard_error(combined - own),
+        excess_se=standard_error(combined - intact),
         paths=tuple(paths),
         rest_emptied_loss=scorer.loss(rest),
         control=tuple(random_control(scorer, circuit, controls, progress=progress)),
-        learned=has_learned(own, uninformed),
+        learned=has_learned(intact, uninformed),
     )
     return replace(score, notes=tuple(_notes(score, task.answer_role)))
 
@@ -287,7 +289,7 @@ def _cut(
     cuts: list[Removal] = [*paths, *sets]
     enables = _enables(scorer, circuit, cuts, progress)
     cuts += itertools.chain(*map(all_but_one, sets))
-    cut = {each: losses.mean(dim=1) for each, losses in cut_losses(scorer, cuts, progress)}
+    cut = {removal: losses.mean(dim=1) for removal, losses in cut_losses(scorer, cuts, progress)}
     rows = {}
     for path in paths:
         rows[path] = LivePathScore(
@@ -382,9 +384,9 @@ def random_control(
     goal = scorer.loss(circuit)
     for _ in progress(range(count), "random circuits"):
         for _ in range(1 + _REDRAWS):
-            other = random_circuit(circuit, scorer.heads, paths, draw)
-            if other.mechanisms != circuit.mechanisms:
+            drawn = random_circuit(circuit, scorer.heads, paths, draw)
+            if drawn.mechanisms != circuit.mechanisms:
                 break
-        loss, error = Measured.of(quick.losses(other))
-        losses.append(scorer.loss(other) if loss - 4 * error <= goal else loss)
+        loss, error = Measured.of(quick.losses(drawn))
+        losses.append(scorer.loss(drawn) if loss - 4 * error <= goal else loss)
     return sorted(losses)
