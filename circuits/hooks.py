@@ -15,7 +15,6 @@ from retrieval_interp.circuits.attention import Mask, softmax_attention
 from retrieval_interp.circuits.circuit import Circuit, Head
 from retrieval_interp.circuits.mechanisms import Mechanism, Where
 from retrieval_interp.circuits.models.contract import HookedModel
-from retrieval_interp.circuits.onednn import FrozenWeights
 from retrieval_interp.tasks import Batch, InputError
 from retrieval_interp.tasks.task import Attended
 
@@ -171,7 +170,7 @@ def run_model(
     try:
         for block in skipped:
             vars(block)["forward"] = lambda *_, **__: before  # found before the class's method
-        with measuring(model), FrozenWeights():
+        with measuring(model):
             outputs: Tensor = model(batch.inputs, **call_options(batch))
     finally:
         for block in skipped:

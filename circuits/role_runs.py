@@ -24,7 +24,6 @@ from retrieval_interp.circuits.hooks import has_hooks, is_hooked_transformer, wh
 from retrieval_interp.circuits.mechanisms import ORIGINAL, Mechanism
 from retrieval_interp.circuits.models.contract import HookedModel
 from retrieval_interp.circuits.models.either import plain_weights
-from retrieval_interp.circuits.onednn import linear
 from retrieval_interp.tasks import Batch
 
 SCORED_ROLE = 0
@@ -190,8 +189,8 @@ class RoleRuns:
             out += self._head(block.attn, head, row, dests, normalized)
         if not self.cfg.attn_only:
             mlp, act = block.mlp, _ACTIVATIONS[self.cfg.act_fn]
-            hidden = act(linear(norm(block.ln2, out), mlp.W_in.T, mlp.b_in))
-            out += linear(hidden, mlp.W_out.T, mlp.b_out)
+            hidden = act(F.linear(norm(block.ln2, out), mlp.W_in.T, mlp.b_in))
+            out += F.linear(hidden, mlp.W_out.T, mlp.b_out)
         return dict(zip(dests, out))
 
     def _head(
@@ -230,7 +229,7 @@ class RoleRuns:
             else:
                 pattern = self._between(self._pattern(mechanism), chosen, sources)
             z[places] = self._by_role(pattern @ read("V", sources))
-        return linear(z, attn.W_O[head].T)
+        return F.linear(z, attn.W_O[head].T)
 
     def _by_role(self, x: Shaped[Tensor, "batch dest d"]) -> Shaped[Tensor, "role batch chain d"]:
         return rearrange(x, "batch (role chain) d -> role batch chain d", chain=self.n_chains)
