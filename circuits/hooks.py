@@ -19,6 +19,7 @@ from retrieval_interp.tasks import Batch, InputError
 from retrieval_interp.tasks.task import Attended
 
 _PROBED: "weakref.WeakKeyDictionary[Any, dict[Any, Probed]]" = weakref.WeakKeyDictionary()
+_KEPT = 64_000_000  # weights of patterns that are kept
 WHOLE = 512  # examples per run; more are no faster and take memory
 PART = 256  # examples per part of a larger batch; as fast as 512; 2.2 GB, not 2.5, for 4,096
 LOGITS = 300_000_000  # numbers that a run's logits may have; a language model has many a position
@@ -178,9 +179,30 @@ def run_model(
     return outputs
 
 
+class KeptPatterns:
+    """The patterns of mechanisms on a batch, kept, as many circuits have most in common."""
+
+    def __init__(self, batch: Batch, model: HookedModel):
+        self.where = where_by_layer(model, batch)
+        self._kept: dict[tuple[Mechanism, Mask], Tensor] = {}
+
+    def of(self, mechanism: Mechanism, layer: int) -> Float[Tensor, "#batch dest src"]:
+        where = self.where[layer]
+        key = mechanism, where.mask
+        if key not in self._kept:
+            if sum(pattern.numel() for pattern in self._kept.values()) > _KEPT:
+                self._kept.clear()
+            self._kept[key] = mechanism.pattern(where)
+        return self._kept[key]
+
+
 @contextmanager
 def ablated(
-    model: HookedModel, circuit: Circuit, batch: Batch, first_layer: int = 0
+    model: HookedModel,
+    circuit: Circuit,
+    batch: Batch,
+    first_layer: int = 0,
+    patterns: KeptPatterns | None = None,
 ) -> Iterator[HookedModel]:
     """Run a model with a circuit in place of its attention.
 
@@ -196,6 +218,7 @@ def ablated(
         circuit: mechanisms for some or all of its heads.
         batch: the batch that will be run; its roles place the paths.
         first_layer: apply the circuit from this layer on, for runs that start there.
+        patterns: those of this batch, kept from other circuits.
 
     Examples:
         >>> import retrieval_interp as ri
@@ -208,18 +231,18 @@ def ablated(
         0.034
     """
     circuit.check_fits(model.cfg.n_layers, model.cfg.n_heads)
-    where = where_by_layer(model, batch)
+    patterns = patterns or KeptPatterns(batch, model)
     layers: dict[int, dict[int, Mechanism]] = {}
     for head, mechanism in circuit.mechanisms.items():
         if head.layer >= first_layer:
             layers.setdefault(head.layer, {})[head.head] = mechanism
-            where[head.layer].check(mechanism.paths, f"{head}: ", circuit.role_names)
+            patterns.where[head.layer].check(mechanism.paths, f"{head}: ", circuit.role_names)
     uses_pattern = not layers or probed(model, batch).pattern_is_used
     points = model.hook_dict  # slow on a bridge, so all hooks are set at once
     names: dict[Any, str] = {}
     functions: dict[Any, list[HookFunction]] = {}
     for layer, heads in layers.items():
-        for name, function in _layer_hooks(layer, heads, where[layer], batch, uses_pattern):
+        for name, function in _layer_hooks(layer, heads, patterns, batch, uses_pattern):
             names[points.get(name)] = name
             functions.setdefault(points.get(name), []).append(function)
     fired: set[str] = set()
@@ -244,7 +267,7 @@ def ablated(
 def _layer_hooks(
     layer: int,
     mechanisms: Mapping[int, Mechanism],
-    where: Where,
+    patterns: KeptPatterns,
     batch: Batch,
     uses_pattern: bool,
 ) -> list[tuple[str, HookFunction]]:
@@ -268,12 +291,12 @@ def _layer_hooks(
         mechanism: Mechanism, own: Float[Tensor, "batch dest src"]
     ) -> Float[Tensor, "#batch dest src"]:
         keeps = mechanism.keeps_own
-        return mechanism.changed(own, batch.roles) if keeps else mechanism.pattern(where)
+        return mechanism.changed(own, batch.roles) if keeps else patterns.of(mechanism, layer)
 
     def own_pattern(head: int) -> Float[Tensor, "batch dest src"]:
         if uses_pattern:
             return seen["pattern"][:, head]
-        allowed = where.allowed
+        allowed = patterns.where[layer].allowed
         if real is not None:
             allowed = allowed | ~real[:, :, None]  # rows of padding, which nothing attends to
         group = seen["q"].shape[2] // seen["k"].shape[2]  # query heads may share a key-value head

@@ -13,6 +13,7 @@ circuit only what differs from the base is computed, in one of two ways:
      what they take differs from what they took in the base (`only_where_different`). Only
      attention moves anything between positions: nothing differs before the first position that a
      circuit reaches.
+   - The patterns of mechanisms are kept (`hooks.KeptPatterns`).
 
 2. **Only the roles that a change can reach** (`role_runs.RoleRuns`): for models of vectors in which
    every position has a role.
@@ -44,6 +45,7 @@ from retrieval_interp.circuits import fits
 from retrieval_interp.circuits.circuit import Circuit, Head, HeadPath
 from retrieval_interp.circuits.counterfactual.mechanism import keeps_some
 from retrieval_interp.circuits.hooks import (
+    KeptPatterns,
     ablated,
     has_hooks,
     heads_of,
@@ -296,6 +298,7 @@ class HookRuns:
     ):
         self.model, self.batch = model, batch
         self.reading = answer_hooks(model, batch, answers)
+        self.patterns = KeptPatterns(batch, model)
         n_examples, n_positions = batch.inputs.shape[:2]
         size = 7 * model.cfg.n_layers * model.cfg.d_model * n_examples * n_positions
         self.modules = [] if has_hooks(model) or size > most else position_wise(model)
@@ -347,7 +350,7 @@ class HookRuns:
 
     def _run(self, circuit: Circuit, layer: int, before: Any) -> Tensor:
         reading = self.model.hooks(fwd_hooks=self.reading)
-        with ablated(self.model, circuit, self.batch, layer), reading:
+        with ablated(self.model, circuit, self.batch, layer, self.patterns), reading:
             return run_model(self.model, self.batch, layer, before)
 
 

@@ -1,7 +1,6 @@
 """Mean attention of heads, by role and by position, and how far mechanisms overlap with it."""
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
 from typing import Any, NamedTuple
 
 import torch
@@ -9,9 +8,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from retrieval_interp.circuits import hooks
-from retrieval_interp.circuits.attention import Mask, attention_by_role, first_real, shifted
+from retrieval_interp.circuits.attention import attention_by_role, first_real, shifted
 from retrieval_interp.circuits.circuit import Head, RolePath
-from retrieval_interp.circuits.mechanisms import Mean, Mechanism, RoleMean, Where
+from retrieval_interp.circuits.mechanisms import Mean, Mechanism, RoleMean
 from retrieval_interp.circuits.models.contract import HookedModel
 from retrieval_interp.tasks import Batch, InputError
 
@@ -139,12 +138,12 @@ def overlaps(
     by_role = {head: [torch.zeros(roles.shape[-1])] * len(of) for head, of in mechanisms.items()}
     for part in _parts(model, batch):
         patterns = read_patterns(model, part, Tensor.float)
-        pattern_of = _kept_patterns(hooks.where_by_layer(model, part))
+        kept = hooks.KeptPatterns(part, model)
         positions = part.roles.flatten(1)
         for head, of_head in mechanisms.items():
             for place, mechanism in enumerate(of_head):
                 pattern = patterns[head.layer][:, head.head]
-                rule = pattern_of(mechanism, head.layer)
+                rule = kept.of(mechanism, head.layer)
                 overlap = torch.minimum(pattern, rule).sum(-1)
                 means[head][place] += float((overlap * _asked(part, causal)).sum())
                 there = overlap.gather(1, positions.clamp(min=0)).masked_fill(positions < 0, 0.0)
@@ -156,17 +155,6 @@ def overlaps(
         head: [Overlap(mean / asked, of / present) for mean, of in zip(means[head], by_role[head])]
         for head in mechanisms
     }
-
-
-def _kept_patterns(where: Sequence[Where]) -> Callable[[Mechanism, int], Tensor]:
-    """The patterns of mechanisms in layers, each computed once: heads have most in common."""
-    by_mask = {layer.mask: layer for layer in where}
-
-    @cache
-    def pattern(mechanism: Mechanism, mask: Mask) -> Tensor:
-        return mechanism.pattern(by_mask[mask])
-
-    return lambda mechanism, layer: pattern(mechanism, where[layer].mask)
 
 
 @torch.no_grad()
