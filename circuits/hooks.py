@@ -287,9 +287,7 @@ def _layer_hooks(
     def note(name: str, activation: Tensor, hook: Any) -> None:
         seen[name] = activation
 
-    def new_pattern(
-        mechanism: Mechanism, own: Float[Tensor, "batch dest src"]
-    ) -> Float[Tensor, "#batch dest src"]:
+    def new_pattern(mechanism: Mechanism, own: Tensor) -> Float[Tensor, "#batch dest src"]:
         keeps = mechanism.keeps_own
         return mechanism.changed(own, batch.roles) if keeps else patterns.of(mechanism, layer)
 
