@@ -89,10 +89,10 @@ def after_each_layer(
     visible = _visible(order) if causal else torch.ones(len(held), len(held), dtype=torch.bool)
     while True:
         yield held[list(order.roles[0]), : 2 * len(graph.nodes)]
-        found, with_none = visible, torch.cat([held, torch.zeros_like(held[:1])])
+        identified, with_none = visible, torch.cat([held, torch.zeros_like(held[:1])])
         for rival in rivals:
-            found = found & _share(held, held & ~with_none[list(rival)])
-        held = held | _share(found, held.T)
+            identified = identified & _share(held, held & ~with_none[list(rival)])
+        held = held | _share(identified, held.T)
 
 
 def _start(graph: RetrievalGraph, order: Arrangement) -> Bool[Tensor, "pos piece"]:
@@ -103,7 +103,7 @@ def _start(graph: RetrievalGraph, order: Arrangement) -> Bool[Tensor, "pos piece
         piece["symbol", order.elements[place].symbol] = 2 * role.node + 1
     first = 2 * len(graph.nodes)
     rows = [
-        [piece.setdefault(own, first + len(piece)) for own in (("line", line), ("symbol", symbol))]
+        [piece.setdefault(key, first + len(piece)) for key in (("line", line), ("symbol", symbol))]
         for symbol, _, line, _, _ in order.elements
     ]
     held = torch.zeros(len(rows), first + len(piece), dtype=torch.bool)
@@ -113,8 +113,8 @@ def _start(graph: RetrievalGraph, order: Arrangement) -> Bool[Tensor, "pos piece
 def _rivals(order: Arrangement) -> list[Sequence[int]]:
     """For every position its k-th rival, the same element of another line, or -1 for none."""
     starts = [element.start for element in order.elements]
-    same = {start: [i for i, other in enumerate(starts) if other == start] for start in set(starts)}
-    rivals = ([other for other in same[s] if other != place] for place, s in enumerate(starts))
+    same = {start: [i for i, s in enumerate(starts) if s == start] for start in set(starts)}
+    rivals = ([rival for rival in same[s] if rival != place] for place, s in enumerate(starts))
     return list(zip_longest(*rivals, fillvalue=-1))
 
 
@@ -126,9 +126,9 @@ def _visible(order: Arrangement) -> Bool[Tensor, "dest src"]:
     return (lines[:, None] == lines).tril() | (block < block[:, None])
 
 
-def _share(one: Bool[Tensor, "a x"], other: Bool[Tensor, "b x"]) -> Bool[Tensor, "a b"]:
+def _share(rows: Bool[Tensor, "a x"], columns: Bool[Tensor, "b x"]) -> Bool[Tensor, "a b"]:
     """Which rows have something in common."""
-    return one.float() @ other.float().T > 0
+    return rows.float() @ columns.float().T > 0
 
 
 def held_nodes(circuit: Circuit, n_layers: int) -> list[list[frozenset[int]]]:
@@ -163,8 +163,10 @@ def describe_flow(circuit: Circuit, n_layers: int, n_heads: int) -> str:
     text = f"can deliver {listed(got, 'and')}" if got else "cannot deliver"
     if missing:
         text += f"{' but not' if got else ''} {listed(missing, 'or')}"
-        known = circuit.mechanisms.values()
-        reduced = sum(each.follows_paths or each in (UNIFORM, IDENTITY) for each in known)
+        reduced = sum(
+            mechanism.follows_paths or mechanism in (UNIFORM, IDENTITY)
+            for mechanism in circuit.mechanisms.values()
+        )
         if reduced < n_layers * n_heads:
             text += "; heads that are not reduced to paths may bring more"
     return f"By information flow along its paths, this circuit {text}."
@@ -181,6 +183,7 @@ def circuit_graph(circuit: Circuit) -> RetrievalGraph:
     named, n_roles = circuit.task.get("graph"), circuit.n_roles
     graph = path_graph(max(1, (n_roles - 1) // 2)) if named is None else RetrievalGraph.parse(named)
     if len(graph.roles) != n_roles:
-        found = f"the {len(graph.roles)} roles of {named or 'a chain'}, found {n_roles}"
-        raise InputError(f"circuit: expected {found}")
+        raise InputError(
+            f"circuit: expected the {len(graph.roles)} roles of {named or 'a chain'}, found {n_roles}"
+        )
     return graph

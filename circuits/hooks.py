@@ -36,7 +36,7 @@ def in_all_layers(
 ) -> list[tuple[Any, HookFunction]]:
     """A hook on this part of every layer's attention, set at once: a bridge is slow to find one."""
     names = (pattern_hook_name(layer) for layer in range(model.cfg.n_layers))
-    return [({each.replace("hook_pattern", name) for each in names}.__contains__, function)]
+    return [({pattern.replace("hook_pattern", name) for pattern in names}.__contains__, function)]
 
 
 def is_hooked_transformer(model: HookedModel) -> bool:
@@ -74,7 +74,7 @@ def parts_of(model: HookedModel, batch: Batch) -> list[Batch]:
 def measuring(model: HookedModel, alone: bool = False) -> Iterator[None]:
     """Run a model without dropout, or even without the hooks of others; all is put back."""
     wrapped = getattr(model, "original_model", model)  # some of its modules are not a bridge's
-    training = [each for each in {*model.modules(), *wrapped.modules()} if each.training]
+    training = [part for part in {*model.modules(), *wrapped.modules()} if part.training]
     points = {point: point._forward_hooks for point in model.hook_dict.values() if alone}
     try:
         for module in training:

@@ -97,7 +97,9 @@ def mean_patterns(model: HookedModel, batch: Batch) -> Float[Tensor, "layer head
 def position_means(model: HookedModel, batch: Batch) -> dict[Head, Mechanism]:
     """The mean pattern of every head by position, as a mechanism."""
     layers = enumerate(mean_patterns(model, batch).cpu())
-    return {Head(at, head): Mean(mean) for at, of in layers for head, mean in enumerate(of)}
+    return {
+        Head(layer, head): Mean(mean) for layer, means in layers for head, mean in enumerate(means)
+    }
 
 
 def head_means(
@@ -193,5 +195,5 @@ def _from_start(x: Tensor, batch: Batch, dims: tuple[int, ...]) -> Tensor:
 
 
 def _parts(model: HookedModel, batch: Batch) -> list[Batch]:
-    each = model.cfg.n_layers * model.cfg.n_heads * batch.inputs.shape[1] ** 2
-    return list(batch.parts(max(1, _AT_ONCE // each)))
+    weights = model.cfg.n_layers * model.cfg.n_heads * batch.inputs.shape[1] ** 2
+    return list(batch.parts(max(1, _AT_ONCE // weights)))

@@ -58,12 +58,12 @@ def constant_losses(task: Task, batch: Batch, d_out: int) -> ExampleLosses:
     """
     zeros = torch.zeros(d_out, device=batch.inputs.device)
     guess = _constant_losses(task, batch, zeros).mean(dim=1)
-    one, other = batch.parts(-(-len(batch) // 2)) if len(batch) > 1 else (batch, batch)
+    first, second = batch.parts(-(-len(batch) // 2)) if len(batch) > 1 else (batch, batch)
     try:
-        fits = [_fitted(task, fitted, zeros) for fitted in (other, one)]
+        fits = [_fitted(task, fitted, zeros) for fitted in (second, first)]
     except RuntimeError:  # there is nothing to differentiate
         return guess
-    parts = [_constant_losses(task, part, fit) for part, fit in zip((one, other), fits)]
+    parts = [_constant_losses(task, part, fit) for part, fit in zip((first, second), fits)]
     return min(guess, torch.cat(parts)[: len(batch)].mean(dim=1), key=torch.mean)
 
 

@@ -237,13 +237,14 @@ def score_circuit(
         loss, se = Measured.of(losses)
         paths.append(PathScore(**vars(cut[path]), ablated_loss=loss, se=se))
     combined = scorer.base_losses.mean(dim=1)
-    rest = circuit
+    emptied_circuit = circuit  # with every head emptied that has a fixed pattern and is not needed
     for head in progress(list(circuit.mechanisms), "emptying heads"):
         if not circuit[head].keeps_own:
             losses = scorer.each(with_cut(circuit, head))
             needed, emptied = bar.side(losses), Measured.of(losses)
             heads[head] = replace(heads[head], emptied=emptied, needed=needed)
-            rest = with_cut(rest, head) if circuit[head].is_fixed and not needed else rest
+            if circuit[head].is_fixed and not needed:
+                emptied_circuit = with_cut(emptied_circuit, head)
     as_such = [head for head, row in heads.items() if row.mechanism.is_fixed and row.needed]
     for head, enables in _enables(scorer, circuit, as_such, progress).items():
         heads[head] = replace(heads[head], enables=enables)
@@ -263,7 +264,7 @@ def score_circuit(
         combined_se=Measured.of(combined).se,
         excess_se=standard_error(combined - intact),
         paths=tuple(paths),
-        rest_emptied_loss=scorer.loss(rest),
+        rest_emptied_loss=scorer.loss(emptied_circuit),
         control=tuple(random_control(scorer, circuit, controls, progress=progress)),
         learned=has_learned(intact, uninformed),
     )
@@ -302,15 +303,15 @@ def _cut(
         )
     redundant = []
     for same in sets:
-        left = [cut[fewer] for fewer in all_but_one(same)]
+        spared = [cut[fewer] for fewer in all_but_one(same)]
         score = RedundantScore(
             paths=same,
             live_loss=Measured.of(cut[same]).loss,
             live_se=Measured.of(cut[same]).se,
-            left_losses=tuple(float(losses.mean()) for losses in left),
+            left_losses=tuple(float(losses.mean()) for losses in spared),
             enables=enables[same],
             needed=bar.side(cut[same]),
-            suffice=tuple(None if above is None else not above for above in map(bar.side, left)),
+            suffice=tuple(None if above is None else not above for above in map(bar.side, spared)),
         )
         redundant.append(score)
     return rows, tuple(redundant)
