@@ -48,8 +48,8 @@ def draw_batch(task: Task, n: int, seed: int, device: str | torch.device, split:
     for option, value in others.items():  # few examples may be the same by chance
         if all(_draws_same(task, count, device, option, value) for count in (_DRAWN, 4 * _DRAWN)):
             raise InputError(
-                f"task: expected sample to draw other examples for another {option}, found the same "
-                f"for {option}={value!r}; let what it draws depend on {option}"
+                f"task: expected sample to draw other examples for another {option}, found the "
+                f"same for {option}={value!r}; let what it draws depend on {option}"
             )
     return batch
 

@@ -184,6 +184,7 @@ def circuit_graph(circuit: Circuit) -> RetrievalGraph:
     graph = path_graph(max(1, (n_roles - 1) // 2)) if named is None else RetrievalGraph.parse(named)
     if len(graph.roles) != n_roles:
         raise InputError(
-            f"circuit: expected the {len(graph.roles)} roles of {named or 'a chain'}, found {n_roles}"
+            f"circuit: expected the {len(graph.roles)} roles of {named or 'a chain'}, found "
+            f"{n_roles}"
         )
     return graph
