@@ -156,39 +156,39 @@ class Explanation:
         examples = counted(len(self.batch), "example")
         sign = -1 if self.metric == self.task.loss_name else 1
         intact, nothing, corrupted = (m.loss for m in (self.intact, self.nothing, self.corrupted))
-        said = (
+        text = (
             f"The {self.metric} is {sign * intact:.2f} on {examples}, and {sign * nothing:.2f} "
             f"where all heads {PATCHED[self.patch]}."
         )
         if intact < 0 and self.metric == LOGITS:
-            said += " The model prefers a wrong answer."
+            text += " The model prefers a wrong answer."
         if nothing >= intact:
-            return f"{said} So nothing is lost on these examples, and the shares mean nothing."
+            return f"{text} So nothing is lost on these examples, and the shares mean nothing."
         changed, by_heads = intact - corrupted, intact - nothing
         if self.metric == LOGITS and intact > 0 and by_heads < _SMALL * intact:
-            said += f" So {nothing / intact:.0%} of it does not hang on what was changed."
+            text += f" So {nothing / intact:.0%} of it does not hang on what was changed."
         if self.patch == "z" and changed > 0 and by_heads < 0.9 * changed:
-            said += (
+            text += (
                 f" On the counterfactual prompts themselves it is {sign * corrupted:.2f}: "
                 f"{1 - by_heads / changed:.0%} of the change is made by the tokens and MLPs where "
                 "the prompts differ, not by heads."
             )
-        return said
+        return text
 
     def _recovered(self) -> str:
         """What the units of the last level recover."""
         last = self.levels[-1]
-        what = counted(len({unit.head for unit in last.units}), "head")
+        subject = counted(len({unit.head for unit in last.units}), "head")
         if last.name != "heads":
             levels = Counter(unit.level for unit in last.units)
             counts = [counted(levels[name], name[:-1]) for name in reversed(LEVELS) if levels[name]]
-            what = f"{listed(counts, 'and')} of {what}"
-        said = f"{last.kept.share:.0%} of what is lost is recovered by {what}"
+            subject = f"{listed(counts, 'and')} of {subject}"
+        text = f"{last.kept.share:.0%} of what is lost is recovered by {subject}"
         if last.kept.share - 2 * last.kept.se > 1:
-            said += ", more than all: some of what is not kept works against it"
+            text += ", more than all: some of what is not kept works against it"
         if last.kept.share + 2 * last.kept.se < self.keep:
-            said += f". That is less than the {self.keep:.0%} asked for: it does not hold here"
-        return f"{said}. All but these recover {_percent(last.complement.share)}."
+            text += f". That is less than the {self.keep:.0%} asked for: it does not hold here"
+        return f"{text}. All but these recover {_percent(last.complement.share)}."
 
     def _controls(self) -> list[str]:
         """Random sets, and what the whole model needs."""
@@ -208,19 +208,19 @@ class Explanation:
     def sentence(self, score: UnitScore) -> str:
         """What a unit does, in words."""
         unit, path, labels = score.unit, score.path, self.task.role_labels
-        what = unit.text(self.task.role_names)
+        subject = unit.text(self.task.role_names)
         if path is None and unit.dest is not None:
-            what = f"{unit.head}: {labels[unit.dest]} looks at places without a name"
+            subject = f"{unit.head}: {labels[unit.dest]} looks at places without a name"
         if path is not None:
             dest, src = labels[path.path.dest], labels[path.path.src]
             less = round(score.attention, 2) < round(score.other, 2)
-            what = f"{unit.head}: {dest} looks {'less ' * less}at {src}"
+            subject = f"{unit.head}: {dest} looks {'less ' * less}at {src}"
             if score.kind and not less:
-                what += f" ({score.kind})"
-            what += f", {score.attention:.2f}; {score.other:.2f} on the counterfactual"
+                subject += f" ({score.kind})"
+            subject += f", {score.attention:.2f}; {score.other:.2f} on the counterfactual"
         if unit.level != self.levels[-1].name:
-            what += f", a whole {unit.level[:-1]}"
-        sentences = [f"{what}. Without it {_percent(score.without.share)} is recovered."]
+            subject += f", a whole {unit.level[:-1]}"
+        sentences = [f"{subject}. Without it {_percent(score.without.share)} is recovered."]
         if score.attention_gone is not None and score.values_gone is not None:
             sentences.append(self._where_or_what(score))
         if score.origin is not None and abs(score.what) > abs(score.where):
@@ -326,26 +326,29 @@ def explain(
     missing = [search.missing] if search.missing else []
     assert batch.counterfactual is not None
     layers = [attention_by_role(layer.pattern, batch.roles)[0] for layer in batch.counterfactual]
-    own, there = mean_attention(model, batch).cpu(), torch.stack(layers).cpu()
+    attention_here, attention_there = mean_attention(model, batch).cpu(), torch.stack(layers).cpu()
     try:
         recovery.deadline = search.deadline
-        for score in _unit_scores(search, recovery, units, decided, own, there, progress):
+        for score in _unit_scores(
+            search, recovery, units, decided, attention_here, attention_there, progress
+        ):
             scores.append(score)
-        both = (decided, batch) if units else ()
-        few = [Recovery(model, task, part[:_QUICK], search.patch) for part in both]
+        random_sets = _random_sets(search, recovery.heads, units, controls, seed)
+        quick = recovery.early or recovery
+        quick.deadline = search.deadline
+        for sample in progress(random_sets, "random sets"):
+            control.append(quick.kept(sample).share)
+        drawn = (decided, batch) if units else ()
+        few = [Recovery(model, task, part[:_QUICK], search.patch) for part in drawn]
         for quick in few:
             quick.deadline = search.deadline
-        sets = _random_sets(search, recovery.heads, units, controls, seed)
-        for sample in progress(sets, "random sets"):
-            control.append((recovery.early or recovery).kept(sample).share)
-        for quick in few:
             quick.metric(quick.empty, stay=True)
         paths = dict.fromkeys(score.path.path for score in scores if score.path is not None)
         for path in progress(list(paths), "cutting paths in all heads"):
-            needed += _needed(search, few, path, own - there)
+            needed += _needed(search, few, path, attention_here - attention_there)
     except (OutOfTime, KeyboardInterrupt):
-        left = f"{len(scores)} of {len(units)} units were left out"
-        missing.append(f"when it was stopped, {left}, and {len(control)} random sets tried")
+        tried = f"{len(scores)} of {len(units)} units were left out"
+        missing.append(f"when it was stopped, {tried}, and {len(control)} random sets tried")
     return Explanation(
         task=task.task,
         batch=batch,
@@ -400,11 +403,10 @@ def _needed(
     assert search.estimates is not None
     estimates, deciding, keep = search.estimates, few[0], search.keep
     heads = [head for head in deciding.heads if path in search.paths[head.layer]]
-    every = [Unit(head, *path) for head in heads]
     # A sharp head that looks elsewhere has no slope.
     units = [
         unit
-        for unit in every
+        for unit in (Unit(head, *path) for head in heads)
         if abs(estimates.of(unit)) >= _CUT * deciding.gap
         or abs(float(change[unit.head][path])) >= _MOVED
     ]
@@ -415,7 +417,7 @@ def _needed(
         fewer = [[kept for kept in needed if kept != unit] for unit in needed if needed[1:]]
         if all(
             recovery.needs(needed, keep) is True
-            and all(recovery.needs(some, keep) is False for some in fewer)
+            and all(recovery.needs(subset, keep) is False for subset in fewer)
             for recovery in few
         ):
             yield tuple(sorted(HeadPath(unit.head, path) for unit in needed))
@@ -426,8 +428,8 @@ def _unit_scores(
     recovery: Recovery,
     units: Sequence[Unit],
     decided: Batch,
-    own: Tensor,
-    there: Tensor,
+    attention_here: Tensor,
+    attention_there: Tensor,
     progress: Progress,
 ) -> Iterator[UnitScore]:
     if not units:
@@ -440,23 +442,23 @@ def _unit_scores(
     stable = stability(estimates, units)
     sight = Sight(search.model, batch[:_SEEN], recovery.keeping(units), task.answer_roles)
     for unit in progress(units, "leaving out one by one"):
-        path, rest = paths[unit], [kept for kept in units if kept != unit]
+        path, others = paths[unit], [kept for kept in units if kept != unit]
         where, what = estimates.each(unit).mean(1).tolist()
         yield UnitScore(
             unit=unit,
             path=path,
             kind=head_name(path.path, task, batch) if path else "",
-            attention=float(own[path.head][path.path]) if path else float("nan"),
-            other=float(there[path.head][path.path]) if path else float("nan"),
+            attention=float(attention_here[path.head][path.path]) if path else float("nan"),
+            other=float(attention_there[path.head][path.path]) if path else float("nan"),
             where=where,
             what=what,
             estimate_se=standard_error(estimates.each(unit).sum(0)),
             stability=stable[unit],
-            without=recovery.kept(rest),
+            without=recovery.kept(others),
             attention_gone=_halved(recovery, units, unit, "pattern"),
             values_gone=_halved(recovery, units, unit, "v"),
             origin=None if path is None else made.get(path),
-            enables=tuple(sight.enabled(recovery.keeping(rest), later)),
+            enables=tuple(sight.enabled(recovery.keeping(others), later)),
         )
 
 
@@ -503,7 +505,7 @@ def _main_path(unit: Unit, estimates: Estimates, allowed: Sequence[RolePath]) ->
 
 def head_name(path: RolePath, task: Task, batch: Batch) -> str:
     """What a head with this path is commonly called, or nothing."""
-    kind, at = path_kind(path, batch), batch.roles[:, 0, path.src]
+    kind, position = path_kind(path, batch), batch.roles[:, 0, path.src]
     if (
         kind == "previous-token head"
         and len(batch.roles[:, :, list(path)].flatten(0, 1).unique(dim=0)) == 1
@@ -512,6 +514,6 @@ def head_name(path: RolePath, task: Task, batch: Batch) -> str:
     answers = path.dest in task.answer_roles  # only from there is an answer moved
     if kind or not answers or batch.tokens is None or not hasattr(task, "tokenizer"):
         return kind
-    there = batch.tokens.gather(1, at.clamp(min=0)[:, None])[:, 0]
+    there = batch.tokens.gather(1, position.clamp(min=0)[:, None])[:, 0]
     answer = batch.targets.flatten(1)[:, 0]  # the tokens of texts' answers, the correct one first
-    return "mover head" if bool(((at < 0) | (there == answer)).all()) else ""
+    return "mover head" if bool(((position < 0) | (there == answer)).all()) else ""
