@@ -103,10 +103,10 @@ def after_each_layer(
     visible = _visible(places) if causal else torch.ones(len(held), len(held), dtype=torch.bool)
     while True:
         yield held[roles, : 2 * len(graph.nodes)]
-        found, with_none = visible, torch.cat([held, torch.zeros_like(held[:1])])
+        identified, with_none = visible, torch.cat([held, torch.zeros_like(held[:1])])
         for rival in rivals:
-            found = found & _share(held, held & ~with_none[list(rival)])
-        held = held | _share(found, held.T)
+            identified = identified & _share(held, held & ~with_none[list(rival)])
+        held = held | _share(identified, held.T)
 
 
 class _Place(NamedTuple):
@@ -153,9 +153,9 @@ def _visible(places: list[_Place]) -> Bool[Tensor, "dest src"]:
     return (same_table & (lines[:, None] == lines)).tril() | (tables < tables[:, None])
 
 
-def _share(one: Bool[Tensor, "a x"], other: Bool[Tensor, "b x"]) -> Bool[Tensor, "a b"]:
+def _share(rows: Bool[Tensor, "a x"], columns: Bool[Tensor, "b x"]) -> Bool[Tensor, "a b"]:
     """Which rows have something in common."""
-    return one.float() @ other.float().T > 0
+    return rows.float() @ columns.float().T > 0
 
 
 def held_nodes(circuit: Circuit, n_layers: int) -> list[list[frozenset[int]]]:
@@ -190,8 +190,10 @@ def describe_flow(circuit: Circuit, n_layers: int, n_heads: int) -> str:
     text = f"can deliver {listed(got, 'and')}" if got else "cannot deliver"
     if missing:
         text += f"{' but not' if got else ''} {listed(missing, 'or')}"
-        known = circuit.mechanisms.values()
-        reduced = sum(each.follows_paths or each in (UNIFORM, IDENTITY) for each in known)
+        reduced = sum(
+            mechanism.follows_paths or mechanism in (UNIFORM, IDENTITY)
+            for mechanism in circuit.mechanisms.values()
+        )
         if reduced < n_layers * n_heads:
             text += "; heads that are not reduced to paths may bring more"
     return f"By information flow along its paths, this circuit {text}."
@@ -202,6 +204,8 @@ def circuit_graph(circuit: Circuit) -> RetrievalGraph:
     named, n_roles = circuit.task.get("graph"), circuit.n_roles
     graph = path_graph(max(1, (n_roles - 1) // 2)) if named is None else RetrievalGraph.parse(named)
     if len(graph.roles) != n_roles:
-        found = f"the {len(graph.roles)} roles of {named or 'a chain'}, found {n_roles}"
-        raise InputError(f"circuit: expected {found}")
+        raise InputError(
+            f"circuit: expected the {len(graph.roles)} roles of {named or 'a chain'}, found "
+            f"{n_roles}"
+        )
     return graph

@@ -13,12 +13,17 @@ from retrieval_interp.circuits.attribution import attribute
 from retrieval_interp.circuits.circuit import Circuit, Head
 from retrieval_interp.circuits.discovery.judge import Judge
 from retrieval_interp.circuits.discovery.space import propose
-from retrieval_interp.circuits.hooks import is_causal
+from retrieval_interp.circuits.fits import check_model_fits, draw_batch
+from retrieval_interp.circuits.hooks import heads_of, is_causal
+from retrieval_interp.circuits.losses import Measured, Progress, no_progress
+from retrieval_interp.circuits.means import (
+    allowed_attention,
+    head_means,
+    mean_attention,
+    overlaps,
+)
 from retrieval_interp.circuits.mechanisms import IDENTITY, RULES, UNIFORM, Mechanism
-from retrieval_interp.circuits.runs.fits import check_model_fits, draw_batch
-from retrieval_interp.circuits.runs.means import head_means, mean_attention, pattern_shares
-from retrieval_interp.circuits.scores import scorer
-from retrieval_interp.circuits.scores.control import allowed_attention
+from retrieval_interp.circuits.tolerance import kept_share
 from retrieval_interp.tasks import Batch, InputError, InputWarning, Task
 from retrieval_interp.tasks.words.given_texts import NextTokenTask
 
@@ -54,7 +59,7 @@ def describe_heads(model: Any, batch: Batch, other: Batch | None = None) -> dict
     there is padding, or nothing that is asked.
     """
     rules = [IDENTITY, UNIFORM, *(RULES if batch.tokens is not None else RULES[:2])]
-    candidates: dict[Head, list[Mechanism]] = {head: [*rules] for head in scorer.heads_of(model)}
+    candidates: dict[Head, list[Mechanism]] = {head: [*rules] for head in heads_of(model)}
     attention = allowed_attention(mean_attention(model, batch).cpu(), batch, model)
     if batch.roles.shape[-1] > 1:
         for head, mechanisms in candidates.items():
@@ -63,10 +68,11 @@ def describe_heads(model: Any, batch: Batch, other: Batch | None = None) -> dict
     means = head_means(model, batch, attention)
     mean_shares = dict.fromkeys(means, math.nan)
     if other is not None:
-        shared = pattern_shares(model, other, {head: [mean] for head, mean in means.items()})
-        mean_shares = {head: share for head, [share] in shared.items()}
+        elsewhere = overlaps(model, other, {head: [mean] for head, mean in means.items()})
+        mean_shares = {head: overlap.mean for head, [overlap] in elsewhere.items()}
     scans = {}
-    for head, shares in pattern_shares(model, batch, candidates).items():
+    for head, of_rules in overlaps(model, batch, candidates).items():
+        shares = [overlap.mean for overlap in of_rules]
         best = next(i for i, share in enumerate(shares) if share >= max(shares) - _BETTER)
         scans[head] = HeadScan(
             head=head,
@@ -86,7 +92,7 @@ class Scan:
     batch: Batch  # on which losses were measured
     heads: list[HeadScan]  # by layer
     intact_loss: float
-    uninformed_loss: float  # of knowing nothing (`circuits.scores.scorer`)
+    uninformed_loss: float  # of knowing nothing (`circuits.tolerance`)
     uninformed: str  # what knows nothing
     tolerance: float  # the loss that the joint circuit has to stay below
     circuit: Circuit  # the joint circuit; empty if the model knows nothing here
@@ -104,7 +110,7 @@ class Scan:
     def kept(self) -> float:
         """The share of what the model knows that the joint circuit keeps; NaN if it is nothing."""
         shares = self.joint_loss, self.intact_loss, self.uninformed_loss
-        return scorer.kept_share(*shares) if self.learned else math.nan
+        return kept_share(*shares) if self.learned else math.nan
 
 
 def scan(
@@ -117,7 +123,7 @@ def scan(
     tolerance: float | None = None,
     by: Literal["rule", "mean"] = "rule",
     time: float | None = None,
-    progress: scorer.Progress = scorer.no_progress,
+    progress: Progress = no_progress,
 ) -> Scan:
     """Say what every head attends to, and which heads rules can replace together.
 
@@ -187,7 +193,7 @@ def scan(
         tolerance=judge.bar.loss,
         circuit=joint.circuit,
         joint_loss=float(joint_losses.mean()),
-        joint_se=scorer.Measured.of(joint_losses - judge.losses(judge.empty)).se,
+        joint_se=Measured.of(joint_losses - judge.losses(judge.empty)).se,
         tried=frozenset(joint.tried),
         finished=finished,
         learned=judge.learned,

@@ -23,12 +23,19 @@ from retrieval_interp.circuits.counterfactual.mechanism import keeps_some, with_
 from retrieval_interp.circuits.counterfactual.units import Unit, keeping
 from retrieval_interp.circuits.draw.layout import role_order
 from retrieval_interp.circuits.draw.svg import draw_circuit
-from retrieval_interp.circuits.hooks import is_causal, versions
+from retrieval_interp.circuits.fits import draw_batch
+from retrieval_interp.circuits.hooks import heads_of, is_causal, versions
+from retrieval_interp.circuits.losses import Progress, standard_error
+from retrieval_interp.circuits.means import allowed_attention, position_means, role_mean
 from retrieval_interp.circuits.mechanisms import ORIGINAL, Mechanism
-from retrieval_interp.circuits.runs.fits import draw_batch
-from retrieval_interp.circuits.runs.means import position_means, role_mean, standard_error
-from retrieval_interp.circuits.scores import scorer as scoring
-from retrieval_interp.circuits.scores.control import allowed_attention
+from retrieval_interp.circuits.tolerance import (
+    Uninformed,
+    has_learned,
+    is_better,
+    tolerance_of,
+    uninformed_loss,
+    unlearned_text,
+)
 from retrieval_interp.progress import progress_bar
 from retrieval_interp.storage.checkpoint import Checkpoint, load_checkpoint, read_circuit
 from retrieval_interp.storage.files import as_path, writable, write_whole
@@ -53,7 +60,7 @@ def open(
     seed: int = 0,
     tolerance: float | None = None,
     device: str = "auto",
-    progress: scoring.Progress = progress_bar,
+    progress: Progress = progress_bar,
 ) -> "Workbench":
     """Open a trained model on a workbench.
 
@@ -110,11 +117,11 @@ class Workbench:
     examples: int
     seed: int
     stated: float | None  # tolerance; None where each set of examples has its own
-    progress: scoring.Progress
+    progress: Progress
 
     def __post_init__(self) -> None:
         check_sampling(self.examples, self.seed, self.stated)
-        self.heads, device = scoring.heads_of(self.model), next(self.model.parameters()).device
+        self.heads, device = heads_of(self.model), next(self.model.parameters()).device
         batch = draw_batch(self.task, self.examples, self.seed, device, "test")
         self.order = role_order(batch)
         self._plain_scorer = Scorer(self.model, self.task, batch)
@@ -164,21 +171,21 @@ class Workbench:
         """The loss that a working circuit stays below."""
         if self.stated is not None:
             return self.stated
-        return scoring.tolerance_of(self.task, self.intact_loss, self.uninformed.loss)
+        return tolerance_of(self.task, self.intact_loss, self.uninformed.loss)
 
     @cached_property
-    def uninformed(self) -> scoring.Uninformed:
+    def uninformed(self) -> Uninformed:
         """The loss of a model that knows nothing."""
         plain = self._plain_scorer
-        return scoring.uninformed_loss(self.model, self.task, plain.batch, plain.each)
+        return uninformed_loss(self.model, self.task, plain.batch, plain.each)
 
     @cached_property
     def unlearned_text(self) -> str:
         """That the model has not learned the task; empty if it has."""
-        if scoring.has_learned(self._intact, self.uninformed):
+        if has_learned(self._intact, self.uninformed):
             return ""
         known = self.intact_loss, *self.uninformed[:2]
-        return scoring.unlearned_text(*known, self.task.loss_name)
+        return unlearned_text(*known, self.task.loss_name)
 
     @property
     def circuit(self) -> Circuit:
@@ -357,7 +364,7 @@ class Workbench:
         loss, losses = measuring.rebase(circuit), measuring.base_losses.mean(dim=1)
         gain, intact = self._intact - losses, float(self._intact.mean())
         better = float(gain.mean()) > 2 * standard_error(gain)
-        better = better and scoring.is_better(loss, 0.0, intact, self.uninformed.loss)
+        better = better and is_better(loss, 0.0, intact, self.uninformed.loss)
         return _Step(circuit, loss, standard_error(losses), better)
 
     def _check_unchanged(self) -> None:
@@ -471,7 +478,7 @@ class Workbench:
         found = circuits.why(self.model, self.task, **how)
         return why_view(found, self.model)
 
-    def score(self, controls: int = 20, *, progress: scoring.Progress | None = None) -> View:
+    def score(self, controls: int = 20, *, progress: Progress | None = None) -> View:
         """Score the current circuit: each head, each path ablated both ways, and a control.
 
         `controls` random circuits are compared with it. The view's `data` is the `CircuitScore`;

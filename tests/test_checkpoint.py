@@ -7,7 +7,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from retrieval_interp.circuits.runs.means import standard_error
+from retrieval_interp.circuits.losses import standard_error
 from retrieval_interp.storage.checkpoint import load_checkpoint, save_checkpoint, write_tensors
 from retrieval_interp.storage.files import (
     find_checkpoint,

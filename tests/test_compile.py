@@ -7,8 +7,8 @@ from examples.reach_the_bound import compile_circuit, doubling_heads, jump_head,
 from retrieval_interp.circuits.circuit import Circuit, Head
 from retrieval_interp.circuits.flow import causal_depth
 from retrieval_interp.circuits.hooks import ablated
+from retrieval_interp.circuits.means import mean_attention
 from retrieval_interp.circuits.mechanisms import UNIFORM
-from retrieval_interp.circuits.runs.means import mean_attention
 from retrieval_interp.tasks import RetrievalTask
 from tests.oracles import PAIRINGS, random_heads
 

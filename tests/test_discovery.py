@@ -19,10 +19,9 @@ from retrieval_interp.circuits.discovery.judge import Judge
 from retrieval_interp.circuits.discovery.nearby import Nearby
 from retrieval_interp.circuits.discovery.search import Search, SearchOptions, discover
 from retrieval_interp.circuits.discovery.space import propose
+from retrieval_interp.circuits.losses import Scorer, mean_loss, standard_error
 from retrieval_interp.circuits.mechanisms import IDENTITY, UNIFORM
-from retrieval_interp.circuits.runs.means import mean_loss, standard_error
 from retrieval_interp.circuits.scores.score import score_circuit
-from retrieval_interp.circuits.scores.scorer import Scorer
 from retrieval_interp.model import ModelConfig, build_model
 from retrieval_interp.tasks import InputError, RetrievalTask, Task
 from tests.built_by_hand import Star, built, finds_the_star

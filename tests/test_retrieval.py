@@ -8,7 +8,7 @@ import torch
 
 import retrieval_interp as ri
 from retrieval_interp.circuits import parse_circuit
-from retrieval_interp.circuits.runs.runs import HookRuns, make_runs
+from retrieval_interp.circuits.losses import HookRuns, make_runs
 from retrieval_interp.commands.train import train_options
 from retrieval_interp.model import ModelConfig, build_model
 from retrieval_interp.tasks import path_graph

@@ -11,8 +11,8 @@ import torch
 
 import retrieval_interp as ri
 from retrieval_interp.circuits.hooks import is_hooked_transformer
-from retrieval_interp.circuits.runs.role_runs import RoleRuns
-from retrieval_interp.circuits.runs.runs import HookRuns, make_runs
+from retrieval_interp.circuits.losses import HookRuns, make_runs
+from retrieval_interp.circuits.role_runs import RoleRuns
 from retrieval_interp.storage.checkpoint import save_checkpoint
 from retrieval_interp.storage.files import shipped_checkpoints
 from retrieval_interp.tasks import InputError

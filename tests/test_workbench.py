@@ -213,7 +213,7 @@ def test_a_changed_model_is_not_measured_with_what_was_kept(bench):
 
 def test_an_interrupted_change_leaves_the_last_one(bench, monkeypatch):
     """Ctrl-C in the middle of a run must not leave half of it behind."""
-    from retrieval_interp.circuits.runs.role_runs import RoleRuns
+    from retrieval_interp.circuits.role_runs import RoleRuns
 
     bench.suppose("L2.H0 s0<-s4")
     before, loss, expected = bench.circuit, bench.loss, bench.loss_with("L1.H0 uniform")

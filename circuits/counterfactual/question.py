@@ -21,9 +21,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from retrieval_interp.circuits.hooks import Hooked
-from retrieval_interp.circuits.runs.runs import answer_hooks
-from retrieval_interp.circuits.scores.scorer import Progress, no_progress
+from retrieval_interp.circuits.hooks import run_model
+from retrieval_interp.circuits.losses import Progress, answer_hooks, no_progress
 from retrieval_interp.tasks import Batch, InputError
 from retrieval_interp.tasks.words.given_texts import Pair
 from retrieval_interp.tasks.words.text_task import token_ids
@@ -179,7 +178,7 @@ class _Asking:
         self.device = next(model.parameters()).device
         with torch.no_grad():
             batch = self._batch([self.ids])
-            self.predicted: Float[Tensor, "pos vocab"] = Hooked(model).run(batch)[0].float()
+            self.predicted: Float[Tensor, "pos vocab"] = run_model(model, batch)[0].float()
         self.logits: Float[Tensor, " vocab"] = self.predicted[-1]
         self.embeddings = torch.nn.functional.normalize(model.W_E.detach().float(), dim=-1)
         self.forms = _forms(tokenizer, len(self.embeddings)).to(self.device)
@@ -243,7 +242,7 @@ class _Asking:
         batch = self._batch([self.ids])
         hooks = [("hook_embed", note), *answer_hooks(self.model, batch, (0,))]
         with torch.enable_grad(), self.model.hooks(fwd_hooks=hooks):
-            logits = Hooked(self.model).run(batch)[0, -1].float()
+            logits = run_model(self.model, batch)[0, -1].float()
             (logits[right] - logits[list(wrong)].logsumexp(0)).backward()
         assert embedded[0].grad is not None
         sizes: Tensor = embedded[0].grad[0, len(self.begin) :].norm(dim=-1)
@@ -333,7 +332,7 @@ class _Asking:
             batch = self._batch(rows[start : start + size])
             hooks = answer_hooks(self.model, batch, (0,)) if index is None else []
             with self.model.hooks(fwd_hooks=hooks):
-                logits = Hooked(self.model).run(batch).float()
+                logits = run_model(self.model, batch).float()
             if index is None:
                 yield logits[:, -1]
                 continue

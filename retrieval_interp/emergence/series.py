@@ -23,7 +23,7 @@ from retrieval_interp.circuits import (
     SearchOptions,
     mean_attention,
 )
-from retrieval_interp.circuits.scores.scorer import Progress, cut_losses, no_progress
+from retrieval_interp.circuits.losses import Progress, cut_losses, no_progress
 from retrieval_interp.config import Recipe
 from retrieval_interp.storage import checkpoint
 from retrieval_interp.storage.files import checkpoint_files, find_checkpoint, read_text

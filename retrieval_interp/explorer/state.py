@@ -22,8 +22,8 @@ from retrieval_interp.circuits.attention import attention_by_role
 from retrieval_interp.circuits.circuit import Head, HeadPath, RolePath, parse_head_path, suppose
 from retrieval_interp.circuits.counterfactual.mechanism import Counterfactual, keeps_some
 from retrieval_interp.circuits.discovery.space import propose
+from retrieval_interp.circuits.means import role_mean
 from retrieval_interp.circuits.mechanisms import IDENTITY, ORIGINAL, UNIFORM
-from retrieval_interp.circuits.runs.means import role_mean
 from retrieval_interp.tasks import InputError
 from retrieval_interp.tasks.shown import counted
 from retrieval_interp.views.attention import patterns_on, position_labels, role_map, role_names

@@ -15,12 +15,13 @@ from typing import Any
 import torch
 
 from retrieval_interp.circuits import Circuit, Head, HeadPath, Scorer, SearchOptions, discover
-from retrieval_interp.circuits.runs.means import mean_loss, standard_error
-from retrieval_interp.circuits.scores.scorer import (
+from retrieval_interp.circuits.losses import (
     Measured,
     Progress,
+    mean_loss,
     no_progress,
     removed_losses,
+    standard_error,
     with_cut,
 )
 from retrieval_interp.config import PRESETS

@@ -8,10 +8,9 @@ from typing import Any
 
 from retrieval_interp.circuits import CircuitScore, HeadPath, Mechanism
 from retrieval_interp.circuits.circuit import interchangeable
-from retrieval_interp.circuits.scores.control import QUICK
 from retrieval_interp.circuits.scores.enabling import Enabled
-from retrieval_interp.circuits.scores.score import LivePathScore, PathScore, RedundantScore
-from retrieval_interp.circuits.scores.scorer import unlearned_text
+from retrieval_interp.circuits.scores.score import QUICK, LivePathScore, PathScore, RedundantScore
+from retrieval_interp.circuits.tolerance import unlearned_text
 from retrieval_interp.config import ModelConfig
 from retrieval_interp.reproduce.paper import FIRST_LAYER, PATHS, SUFFICIENT, range_text
 from retrieval_interp.tasks import RetrievalTask, Task
