@@ -6,12 +6,14 @@
    predicts there, of its form. How far the answer's logit, less the log-sum-exp of its kind, falls
    in the half of these changes where it falls most, says how much the answer hangs on this place.
    The last token, whose own embedding goes straight to the answer, is asked about only by name.
-3. At one place many changes are tried. One fits if another answer of the kind leads afterwards,
-   which was in play before, and the rest of the prompt is hardly less likely. Where few fit, as in
-   the middle of a rare name, tokens of the same form are drawn at random.
+3. At the places on which most hangs many changes are tried. One fits if it turns the answer (a
+   token of the kind, less likely before but in play, is now more likely) and the prompt is hardly
+   less likely. The place is asked about where most fit. Where few fit, as in the middle of a rare
+   name, tokens of the same form are drawn at random.
 """
 
 import random
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -27,14 +29,16 @@ from retrieval_interp.tasks import Batch, InputError
 from retrieval_interp.tasks.words.given_texts import Pair
 from retrieval_interp.tasks.words.text_task import token_ids
 
-KIND = 120  # tokens of the answer's kind
+KIND = 60  # tokens of the answer's kind
 IN_PLAY = 300  # first tokens among which another answer is before the change
 FIRST = 4  # neighbours, and predictions, that are tried at every place
 MANY = 32  # the same, at the place that is asked about
 CHANGES = 16  # that are used: half decide, half confirm
 ENOUGH = 4  # changes that fit, or else random ones are tried
-LESS_LIKELY = 4.0  # nats by which the rest of the prompt may be less likely after a change
-PLACES = 24  # that are tried; in a longer prompt those with the largest gradients
+LESS_LIKELY = 8.0  # nats by which the prompt may be less likely after a change
+PLACES = 12  # that are tried; in a longer prompt those with the largest gradients
+NEXT = 3  # places at most at which many changes are tried, if as much as ...
+NEARLY = 0.5  # ... this part of what hangs on the first one hangs on them
 TOKENS = 4096  # that are run at once
 
 
@@ -119,21 +123,23 @@ def ask(
     """
     asking = _Asking(model, prompt)
     right = asking.answer_token(answer) if answer else int(asking.logits.argmax())
-    others = (
-        [asking.answer_token(wrong)] if wrong else [t for t in asking.kind(right) if t != right]
-    )
-    if right in others:
-        raise InputError(f"expected another wrong answer than the answer, found {wrong!r:.40}")
-    indices = asking.places(right, others, place)
-    kind = [right, *others] if wrong else asking.kind(right)
+    kind = asking.kind(right)
+    if wrong:
+        kind = [right, asking.answer_token(wrong)]
+        if kind[0] == kind[1]:
+            raise InputError(f"expected another wrong answer than the answer, found {wrong!r:.40}")
     places = [
         Place(index, asking.text(asking.ids[index]), asking.falls(index, right, kind))
-        for index in progress(indices, "what the answer hangs on")
+        for index in progress(asking.places(right, kind, place), "what the answer hangs on")
     ]
-    best = max(places, key=lambda each: each.falls)
-    at_random, changes = False, asking.changes(best.index, right, others)
-    if len(changes) < ENOUGH:
-        drawn = asking.changes(best.index, right, others, random.Random(seed))
+    first = sorted(places, key=lambda place: -place.falls)
+    first = [place for place in first if place.falls >= NEARLY * first[0].falls][:NEXT]
+    tried = [(asking.changes(place.index, right, kind), place) for place in first]
+    changes, best = max(tried, key=lambda pair: min(len(pair[0]), CHANGES))
+    at_random = len(changes) < ENOUGH
+    if at_random:
+        best = first[0]
+        drawn = asking.changes(best.index, right, kind, random.Random(seed))
         at_random, changes = (True, drawn) if len(drawn) > len(changes) else (False, changes)
     if not changes:
         raise InputError(
@@ -145,12 +151,12 @@ def ask(
     says = int(asking.logits.argmax())
     return Question(
         prompt=prompt,
-        answer=asking.text(right),
+        answer=asking.shared + asking.text(right),
         probability=float(probabilities[right]),
         rank=1 + int((asking.logits > asking.logits[right]).sum()),
         says=asking.text(says),
         says_probability=float(probabilities[says]),
-        places=tuple(sorted(places, key=lambda each: each.index)),
+        places=tuple(places),
         place=best,
         changes=tuple(changes),
         at_random=at_random,
@@ -176,28 +182,35 @@ class _Asking:
                 f"{len(self.begin) + len(self.ids)}"
             )
         self.device = next(model.parameters()).device
-        with torch.no_grad():
-            batch = self._batch([self.ids])
-            self.predicted: Float[Tensor, "pos vocab"] = run_model(model, batch)[0].float()
-        self.logits: Float[Tensor, " vocab"] = self.predicted[-1]
+        self.shared = ""  # a blank that is a token of its own, before the answer
+        self._predict()
         self.embeddings = torch.nn.functional.normalize(model.W_E.detach().float(), dim=-1)
         self.forms = _forms(tokenizer, len(self.embeddings)).to(self.device)
+
+    @torch.no_grad()
+    def _predict(self) -> None:
+        batch = self._batch([self.ids])
+        self.predicted: Float[Tensor, "pos vocab"] = run_model(self.model, batch)[0].float()
+        self.logits: Float[Tensor, " vocab"] = self.predicted[-1]
 
     def text(self, token: int) -> str:
         return str(self.tokenizer.decode([token]))
 
     def answer_token(self, answer: str) -> int:
         """The first token of an answer in the form that the model would rather write here."""
-        before = len(self.ids)
+        before, prompt = len(self.ids), self.tokenizer.decode(self.ids)
         written = dict.fromkeys([answer, f" {answer.lstrip()}", answer.lstrip()])
-        prompt = self.tokenizer.decode(self.ids)
-        read = [token_ids(self.tokenizer, prompt + text) for text in written]
-        firsts = [ids[before] for ids in read if ids[:before] == self.ids and ids[before:]]
-        if not firsts:
-            raise InputError(
-                f"answer: expected a text that can follow the prompt, found {answer!r}"
-            )
-        return max(firsts, key=lambda token: float(self.logits[token]))
+        read = [token_ids(self.tokenizer, prompt + text) for text in written if text]
+        rest = [ids[before:] for ids in read if ids[:before] == self.ids and ids[before:]]
+        if not rest:
+            raise InputError(f"answer: expected text that can follow the prompt, found {answer!r}")
+        tokens = max(rest, key=lambda tokens: float(self.logits[tokens[0]]))
+        if len(tokens) > 1 and self.text(tokens[0]).isspace():
+            self.shared += self.text(tokens[0])
+            self.ids.append(tokens[0])
+            self._predict()
+            return tokens[1]
+        return tokens[0]
 
     def near(self, token: int, count: int, tokens: Tensor) -> list[int]:
         """Of some tokens those with the nearest embeddings."""
@@ -216,7 +229,7 @@ class _Asking:
         """The answer and the tokens of its form with the nearest embeddings."""
         return [answer, *self.near(answer, KIND - 1, self.alike(answer))]
 
-    def places(self, right: int, wrong: Sequence[int], place: str) -> list[int]:
+    def places(self, right: int, kind: Sequence[int], place: str) -> list[int]:
         """The tokens to try: the one that is named, or all but the last."""
         texts = [self.text(token).strip() for token in self.ids]
         named = [index for index, text in enumerate(texts) if text == place.strip()]
@@ -225,13 +238,13 @@ class _Asking:
                 shown = " ".join(texts)
                 raise InputError(f"place: expected a token of {shown!r:.300}, found {place!r:.40}")
             return named
-        indices = list(range(max(1, len(self.ids) - 1)))
+        indices = list(range(max(1, len(self.ids) - 1 - len(self.shared))))
         if len(indices) <= PLACES:
             return indices
-        sizes = self._gradients(right, wrong)[: len(indices)]
+        sizes = self._gradients(right, kind)[: len(indices)]
         return sorted(sizes.topk(PLACES).indices.tolist())
 
-    def _gradients(self, right: int, wrong: Sequence[int]) -> Float[Tensor, " pos"]:
+    def _gradients(self, right: int, kind: Sequence[int]) -> Float[Tensor, " pos"]:
         """The size of the gradient by each token's embedding."""
         embedded: list[Tensor] = []
 
@@ -243,7 +256,7 @@ class _Asking:
         hooks = [("hook_embed", note), *answer_hooks(self.model, batch, (0,))]
         with torch.enable_grad(), self.model.hooks(fwd_hooks=hooks):
             logits = run_model(self.model, batch)[0, -1].float()
-            (logits[right] - logits[list(wrong)].logsumexp(0)).backward()
+            (logits[right] - logits[list(kind)].logsumexp(0)).backward()
         assert embedded[0].grad is not None
         sizes: Tensor = embedded[0].grad[0, len(self.begin) :].norm(dim=-1)
         return sizes
@@ -279,45 +292,47 @@ class _Asking:
         return float(fallen[: max(1, len(fallen) // 2)].mean())
 
     def changes(
-        self, index: int, right: int, wrong: Sequence[int], draw: random.Random | None = None
+        self, index: int, right: int, kind: Sequence[int], draw: random.Random | None = None
     ) -> list[Change]:
-        """The changes that fit, those after which the other answer leads most first."""
+        """The changes that fit: each wrong answer once, then once more; likely prompts first.
+
+        With `draw` the tokens are drawn, and the prompt need not be likely.
+        """
         if draw is None:
             tokens = self.candidates(index, MANY)
         else:
             alike = self.alike(self.ids[index]).tolist()
             drawn = draw.sample(alike, min(4 * MANY, len(alike)))
             tokens = self._whole([self._with(index, token) for token in drawn], index)
-        if not tokens:
+        in_play = set(self.logits.topk(min(IN_PLAY, len(self.logits))).indices.tolist())
+        less = [token for token in kind if self.logits[token] < self.logits[right]]
+        possible = [token for token in less if token in in_play or len(kind) == 2]
+        if not tokens or not possible:
             return []
         rows = [self._with(index, token) for token in tokens]
-        runs = list(self._run(rows, index))
-        logits, likely = (
-            torch.cat([run[:, :-1] for run in runs]),
-            torch.cat([r[:, -1] for r in runs]),
-        )
-        in_play = self.logits.topk(min(IN_PLAY, len(self.logits))).indices.tolist()
-        possible = [token for token in wrong if token in in_play or len(wrong) == 1]
-        if not possible:
-            return []
-        best = logits[:, possible].max(-1)
-        leads = best.values - logits[:, right]
-        fits = leads > 0
+        runs = torch.cat(list(self._run(rows, index)))
+        best, likely = runs[:, :-1][:, possible].max(-1), runs[:, -1]
+        fits = best.values > runs[:, right]
         if draw is None:
             fits &= likely >= self._likely(self.predicted, self.ids, index) - LESS_LIKELY
-        order = [n for n in leads.argsort(descending=True).tolist() if fits[n]]
-        wrongs = [possible[n] for n in best.indices.tolist()]
+        order = [n for n in likely.argsort(descending=True).tolist() if fits[n]]
+        wrongs = [self.shared + self.text(possible[n]) for n in best.indices.tolist()]
+        times: Counter[str] = Counter()
+        ranked = []
+        for n in order:
+            times[wrongs[n]] += 1
+            ranked.append((times[wrongs[n]], n))
+        prompt = len(rows[0]) - len(self.shared)
         return [
-            Change(self.text(tokens[n]), self.text(wrongs[n]), self.tokenizer.decode(rows[n]))
-            for n in order[:CHANGES]
+            Change(self.text(tokens[n]), wrongs[n], self.tokenizer.decode(rows[n][:prompt]))
+            for _, n in sorted(ranked, key=lambda pair: pair[0])[:CHANGES]
         ]
 
     def _likely(self, logits: Float[Tensor, "pos vocab"], ids: Sequence[int], index: int) -> Tensor:
-        """The log probability of the tokens after a place, in nats."""
-        start = index + len(self.begin)
-        after = torch.tensor(ids[index + 1 :], device=logits.device)
-        picked = logits[start:-1].log_softmax(-1).gather(-1, after[:, None])
-        return picked.sum()
+        """The log probability of the tokens from a place on, in nats."""
+        start = max(0, index + len(self.begin) - 1)
+        after = torch.tensor([*self.begin, *ids][start + 1 :], device=logits.device)
+        return logits[start:-1].log_softmax(-1).gather(-1, after[:, None]).sum()
 
     def _batch(self, rows: Sequence[Sequence[int]]) -> Batch:
         tokens = torch.tensor([[*self.begin, *row] for row in rows], device=self.device)
