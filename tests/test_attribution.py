@@ -4,8 +4,12 @@ import pytest
 import torch
 
 import retrieval_interp as ri
-from retrieval_interp.circuits.attribution import _random_projections, attribute, pattern_gradients
 from retrieval_interp.circuits.circuit import Circuit, Head, HeadPath, RolePath, parse_circuit
+from retrieval_interp.circuits.discovery.attribution import (
+    _random_projections,
+    attribute,
+    pattern_gradients,
+)
 from retrieval_interp.circuits.mechanisms import IDENTITY, ORIGINAL, UNIFORM
 from retrieval_interp.circuits.scores.scorer import Scorer
 from retrieval_interp.model import ModelConfig, build_model
@@ -45,7 +49,7 @@ def test_a_model_linear_in_its_patterns_is_estimated_exactly(monkeypatch):
         used.append(drawn)
         return drawn
 
-    monkeypatch.setattr("retrieval_interp.circuits.attribution.random_signs", signs)
+    monkeypatch.setattr("retrieval_interp.circuits.discovery.attribution.random_signs", signs)
     attribution = attribute(model, TASK, batch, draws=8)
     assert attribution.parts[0].of_outputs
     scorer = Scorer(model, TASK, batch)

@@ -13,6 +13,7 @@
 All tables are on the CPU, whatever the device of the model.
 """
 
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -20,18 +21,49 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from retrieval_interp.circuits.attribution import Changed
 from retrieval_interp.circuits.circuit import Circuit
+from retrieval_interp.circuits.discovery.attribution import Changed
 from retrieval_interp.circuits.discovery.judge import Judge
 from retrieval_interp.circuits.discovery.space import Part, Space
 from retrieval_interp.circuits.mechanisms import along
 
-_MEASURED = 48  # simpler heads that are measured ...
-_MEASURED_FAST = 256  # ... where only what changes is run
-_DEPTH = 8  # changes of a beam search, one after the other
-_STATES = 600  # circuits that it keeps after each of them, at most ...
-_CHANGES = 400_000  # ... and about as many as have so many changes
 _SAME_LOSS = 1e-6  # difference of predicted losses that is none
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How much a search predicts, measures and tries around a circuit before it goes on.
+
+    The numbers were chosen on the shipped models.
+
+    Attributes:
+        measured: simpler heads that are measured, as large changes are predicted badly ...
+        measured_fast: ... and where a run computes only what differs, so that many cost little.
+        depth: changes of a beam search, one after the other; errors of predictions add up.
+        states: circuits that it keeps after each change, at most ...
+        changes: ... and about as many as have so many changes, as heads of a large model have many.
+        hold: of the circuits that are predicted to hold, so many are tried, the simplest first.
+        others: of those that should lose least, and of those with fewest changes, so many are tried
+            around a circuit that holds: in one search of `transformer-a` the best was the 61st.
+        others_far: the same around a circuit that does not hold; it only has to lead closer.
+        looks: before a first circuit holds, how often to go on to the one nearest to holding.
+        lacking: circuits that lack a part of the best one and are looked around where nothing near
+            it holds, the least harmful first.
+    """
+
+    measured: int = 48
+    measured_fast: int = 256
+    depth: int = 8
+    states: int = 600
+    changes: int = 400_000
+    hold: int = 8
+    others: int = 32
+    others_far: int = 4
+    looks: int = 8
+    lacking: int = 8
+
+
+EFFORT = Effort()
 
 
 class Near(NamedTuple):
@@ -67,10 +99,13 @@ class Nearby:
         space: the heads, what may be made of them, and what is simple.
         circuit: the circuit to start from.
         judge: measures losses.
+        effort: how much to measure and to search.
     """
 
-    def __init__(self, space: Space, circuit: Circuit, judge: Judge):
-        self.space, self.circuit, self.judge = space, circuit, judge.around(circuit)
+    def __init__(self, space: Space, circuit: Circuit, judge: Judge, effort: Effort = EFFORT):
+        self.space, self.circuit, self.judge, self.effort = space, circuit, judge, effort
+        # It does not matter who loses more than halfway from the tolerance to knowing nothing.
+        self._most = (judge.bar.loss + judge.uninformed.loss) / 2
         self.parts: list[Part] = []
         self._numbers: dict[Part, int] = {}
         self._keys: list[int] = []
@@ -98,10 +133,10 @@ class Nearby:
             for option in self.space.options(part)
             if key_of(option.mechanism) <= key_of(part.mechanism)
         }
-        few = _MEASURED_FAST if judge.fast else _MEASURED
+        few = self.effort.measured_fast if judge.fast else self.effort.measured
         for part in sorted(simpler, key=lambda part: simpler[part].effect)[:few]:
             trial = self.circuit.replace(part.head, part.mechanism)
-            risen = judge.loss(trial, 1) - judge.loss(self.circuit, 1)
+            risen = judge.loss(trial, 1, self.circuit) - judge.loss(self.circuit, 1)
             simpler[part] = _scaled(simpler[part], risen)
         return simpler
 
@@ -118,8 +153,8 @@ class Nearby:
         highest = max(int(self.start.keys), limit - 1)
         front, fronts = self.start, [self.start]
         seen = {near.parts for near in front.listed()}
-        for _ in range(_DEPTH):
-            self.judge.check_time()
+        for _ in range(self.effort.depth):
+            self.judge.deadline.check()
             front = self._best_changes(front, highest)
             new = [at for at, near in enumerate(front.listed()) if near.parts not in seen]
             if not new:
@@ -152,11 +187,12 @@ class Nearby:
         """The best that come of one change of some circuits, of each key up to the highest."""
         changes = _Changes(self, front)
         losses, keys = changes.losses, changes.keys
-        order = ((keys <= highest) & (losses <= self.judge.most)).nonzero()[:, 0]
+        order = ((keys <= highest) & (losses <= self._most)).nonzero()[:, 0]
         order = order[_simplest(losses[order], keys[order])]
         order = order[keys[order].argsort(stable=True)]
         counts = keys[order].unique_consecutive(return_counts=True)[1]
-        states = min(_STATES, max(1, _CHANGES * len(front.parts) // max(1, len(losses))))
+        for_changes = self.effort.changes * len(front.parts) // max(1, len(losses))
+        states = min(self.effort.states, max(1, for_changes))
         width = max(2, states // max(1, len(counts)))
         by_key = order.split(counts.tolist())
         chosen = torch.cat([order[:0], *(of_key[:width] for of_key in by_key)])

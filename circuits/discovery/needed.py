@@ -2,11 +2,10 @@
 
 import warnings
 from bisect import bisect_left
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Any, TypeVar
 
 from retrieval_interp.circuits.discovery.judge import Judge
-from retrieval_interp.circuits.discovery.steps import Doing
 from retrieval_interp.circuits.mechanisms import Cut
 from retrieval_interp.circuits.paths import Head, HeadPath, RolePath
 from retrieval_interp.circuits.runs.fits import draw_batch
@@ -59,40 +58,38 @@ def needed_paths(
     check_sampling(examples, seed, tolerance)
     device = next(model.parameters()).device
     judge = Judge(model, task, draw_batch(task, examples, seed, device, "discovery"), tolerance)
-    found: list[Paths] = []
     if not judge.learned:
         warnings.warn(judge.unlearned_text, InputWarning, stacklevel=2)
         return []
-    for _ in progress(cut_paths(judge, heads_of(model), found), "cutting paths"):
+    sets: list[Paths] = []
+    for _ in progress(cut_paths(judge, heads_of(model), sets), "cutting paths"):
         pass
-    return [NamedPaths(paths, task.role_names) for paths in found]
+    return [NamedPaths(paths, task.role_names) for paths in sets]
 
 
-def cut_paths(judge: Judge, heads: Sequence[Head], found: list[Paths]) -> Doing[bool]:
-    """Add what the intact model needs (`needed_paths`) to `found`; return that it is done.
+def cut_paths(judge: Judge, heads: Sequence[Head], sets: list[Paths]) -> Iterator[str]:
+    """Add what the intact model needs (`needed_paths`) to `sets`, and yield what is done.
 
     Where two heads do the same, cutting either one changes nothing. So a role path is cut in all
     heads at once, and where the model minds, all smallest sets of heads are looked for.
     """
     empty = judge.empty
     if not judge.keeps(empty):
-        return True  # no cut can be blamed
-    near = judge.around(empty)
+        return  # no cut can be blamed
     strong = {head: (judge.attention[head] >= _WEAKEST).nonzero().tolist() for head in heads}
     present = [HeadPath(head, RolePath(*path)) for head in heads for path in strong[head]]
     yield "ordering paths"
     changes = judge.changes(empty)
     effects = [changes.change(head, Cut((path,))).effect for head, path in present]
     by_effect = [path for _, path in sorted(zip(effects, present), reverse=True)]
-    each = list(dict.fromkeys(path.path for path in by_effect))
-    for number, same in enumerate(each, 1):
-        yield f"cutting paths, {number} of {len(each)}"
-        heads_of_it = [path for path in by_effect if path.path == same]
-        for needed in minimal_sets(heads_of_it, lambda lost: near.exceeds(empty.cut(*lost))):
-            others = all_but_one(needed) if len(needed) > 1 else []
-            if all(near.keeps(empty.cut(*left)) for left in others):
-                found.append(tuple(sorted(needed)))
-    return True
+    role_paths = list(dict.fromkeys(path.path for path in by_effect))
+    for number, role_path in enumerate(role_paths, 1):
+        yield f"cutting paths, {number} of {len(role_paths)}"
+        alike = [path for path in by_effect if path.path == role_path]
+        for needed in minimal_sets(alike, lambda cut: judge.exceeds(empty.cut(*cut), empty)):
+            fewer = all_but_one(needed) if len(needed) > 1 else []
+            if all(judge.keeps(empty.cut(*cut), empty) for cut in fewer):
+                sets.append(tuple(sorted(needed)))
 
 
 def minimal_sets(
