@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from retrieval_interp.circuits import Circuit, Head, HeadPath, Scorer, SearchOptions, discover
+from retrieval_interp.circuits import Circuit, Head, HeadPath, Scorer, discover
 from retrieval_interp.circuits.runs.means import mean_loss, standard_error
 from retrieval_interp.circuits.scores.scorer import (
     Measured,
@@ -72,8 +72,8 @@ class Trained:
         if self.file is not None:
             trained = f"{self.name} was trained on"
             return storage.read_circuit(self.file, task, config.layers, config.heads, trained)
-        search = SearchOptions(examples=EXAMPLES, shared=False)
-        found = discover(model, task, options=search, progress=self.progress)
+        progress = self.progress
+        found = discover(model, task, examples=EXAMPLES, shared=False, progress=progress)
         if found.unfinished:  # no claim is judged by it
             raise KeyboardInterrupt
         return found
