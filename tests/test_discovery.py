@@ -23,8 +23,7 @@ from retrieval_interp.circuits.mechanisms import IDENTITY, UNIFORM
 from retrieval_interp.circuits.runs.means import mean_loss, standard_error
 from retrieval_interp.circuits.scores.score import score_circuit
 from retrieval_interp.circuits.scores.scorer import Scorer
-from retrieval_interp.model import ModelConfig, build_model
-from retrieval_interp.tasks import InputError, RetrievalTask, Task
+from retrieval_interp.tasks import InputError, Task
 from tests.built_by_hand import Star, built, finds_the_star
 from tests.oracles import naive_mse
 
