@@ -71,7 +71,10 @@ def _simplify_one(
     def best() -> Circuit:
         return min(judge.holding, key=first.key, default=circuit)
 
-    work, is_stuck = [Look(first, circuit), Look(second, circuit), Look(first, best())], False
+    def looks_around(circuit: Circuit) -> list[Look]:
+        return [Look(first, circuit), Look(second, circuit), Look(first, best())]
+
+    work, is_stuck = looks_around(circuit), False
     while work:
         aim, centre, closer = work.pop(0)
         centre_holds, limit, largest = judge.holds(centre), sys.maxsize, sys.maxsize
@@ -87,11 +90,9 @@ def _simplify_one(
                 if judge.holds(trial, centre):
                     break
             else:
-                trial = min(trials, key=first_loss, default=centre)
-                trial = settled(trial, judge, aim) if trials else trial
+                trial = settled(min(trials, key=first_loss), judge, aim) if trials else centre
             if trials and judge.holds(trial):
-                circuit, is_stuck = trial, False
-                work = [Look(first, circuit), Look(second, circuit), Look(first, best())]
+                work, is_stuck = looks_around(trial), False
             elif not centre_holds and closer + 1 < (2 if judge.holding else effort.looks):
                 gain = first_loss(centre) - first_loss(trial)
                 work[:0] = [Look(aim, trial, closer + 1)] if gain > 10 * _SAME_LOSS else []
