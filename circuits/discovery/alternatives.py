@@ -35,9 +35,9 @@ class Alternatives:
     @property
     def exchanges(self) -> list[tuple[HeadPath, HeadPath]]:
         """Pairs of paths that stand in for each other: two circuits differ by them alone."""
-        each = list(map(_paths, self.circuits))
-        differ = [a ^ b for a in each for b in each if len(a - b) == len(b - a) == 1]
-        return sorted({(min(two), max(two)) for two in differ})
+        paths = list(map(_paths, self.circuits))
+        differ = [a ^ b for a in paths for b in paths if len(a - b) == len(b - a) == 1]
+        return sorted({(min(pair), max(pair)) for pair in differ})
 
     def text(self, task: Task) -> str:
         """What they share and where they differ, in a few lines."""

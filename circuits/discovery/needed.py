@@ -95,33 +95,42 @@ def cut_paths(judge: Judge, heads: Sequence[Head], sets: list[Paths]) -> Iterato
 def minimal_sets(
     items: Sequence[Item], breaks: Callable[[Sequence[Item]], bool], most: int = 64
 ) -> list[tuple[Item, ...]]:
-    """All sets that break something, but no longer if any one item is left out.
+    """All sets of items that break something together, but no longer without any one of them.
 
-    One is found, then others without each of its items, and so on (Reiter's hitting-set tree), in
-    at most so many steps: of very many sets some are left out.
+    A first set is looked for among all items, then others among those that are left when one of its
+    items is kept, and so on (Reiter's hitting-set tree), in at most so many steps: of very many
+    sets some are not found.
+
+    Args:
+        items: those that should break most come first.
+        breaks: whether some items break something together; more items never mend it.
+        most: steps.
 
     >>> minimal_sets("abcde", lambda lost: "b" in lost or len({"a", "d", "e"} & set(lost)) > 1)
     [('b',), ('a', 'd'), ('a', 'e'), ('d', 'e')]
     """
-    found: list[tuple[Item, ...]] = []
-    waiting, seen = [frozenset[Item]()], set[frozenset[Item]]()  # items that are left alone
+    sets: list[tuple[Item, ...]] = []
+    waiting, seen = [frozenset[Item]()], set[frozenset[Item]]()  # items that are kept
     while waiting and len(seen) < most:
-        left = waiting.pop(0)
-        if left in seen:
+        kept = waiting.pop(0)
+        if kept in seen:
             continue
-        seen.add(left)
-        smallest = next((known for known in found if left.isdisjoint(known)), ())
+        seen.add(kept)
+        smallest = next((known for known in sets if kept.isdisjoint(known)), ())
         if not smallest:
-            smallest = _minimal_set([item for item in items if item not in left], breaks)
-            found += [smallest] if smallest else []
-        waiting += [left | {item} for item in smallest]
-    return found
+            smallest = _minimal_set([item for item in items if item not in kept], breaks)
+            sets += [smallest] if smallest else []
+        waiting += [kept | {item} for item in smallest]
+    return sets
 
 
 def _minimal_set(
     items: Sequence[Item], breaks: Callable[[Sequence[Item]], bool]
 ) -> tuple[Item, ...]:
-    """A smallest set that breaks something, or no item; those that come first are tried first."""
+    """A set of items that break something together, none of which can be left out; or nothing.
+
+    The shortest beginning that does, by bisection, then without what it does not need.
+    """
     if not items or not (breaks(items) or breaks(items[:1])):
         return ()
     size = 1
@@ -134,6 +143,6 @@ def _minimal_set(
     while before != chosen:
         before = chosen
         for item in reversed(before):
-            fewer = [other for other in chosen if other != item]
+            fewer = [kept for kept in chosen if kept != item]
             chosen = fewer if fewer and breaks(fewer) else chosen
     return tuple(chosen)
