@@ -74,16 +74,9 @@ class Deadline:
 class Judge:
     """Measures losses on one set of examples, decides which circuits hold, and remembers.
 
-    Losses of a circuit `near` another, which differs in few heads, take only the runs of what
-    differs, where that is possible.
-
-    Args:
-        model: a hooked model.
-        task: gives the loss, and perhaps the tolerance.
-        batch: the examples that decide.
-        tolerance: the loss to stay below; by default the task's, or else that of `Bar`.
-        other: judges what holds on other examples, too.
-        deadline: after it nothing is measured, but OutOfTime is raised.
+    What holds has to hold for the `other` judge, too. Where a circuit is measured `near` another
+    one, of which it differs in few heads, only what differs is run, if the model allows it. After
+    the deadline nothing is measured, but OutOfTime is raised.
     """
 
     def __init__(

@@ -32,35 +32,18 @@ _SAME_LOSS = 1e-6  # difference of predicted losses that is none
 
 @dataclass(frozen=True)
 class Effort:
-    """How much a search predicts, measures and tries around a circuit before it goes on.
+    """How much a search predicts, measures and tries; chosen on the shipped models."""
 
-    The numbers were chosen on the shipped models.
-
-    Attributes:
-        measured: simpler heads that are measured, as large changes are predicted badly ...
-        measured_fast: ... and where a run computes only what differs, so that many cost little.
-        depth: changes of a beam search, one after the other; errors of predictions add up.
-        states: circuits that it keeps after each change, at most ...
-        changes: ... and about as many as have so many changes, as heads of a large model have many.
-        hold: of the circuits that are predicted to hold, so many are tried, the simplest first.
-        others: of those that should lose least, and of those with fewest changes, so many are tried
-            around a circuit that holds: in one search of `transformer-a` the best was the 61st.
-        others_far: the same around a circuit that does not hold; it only has to lead closer.
-        looks: before a first circuit holds, how often to go on to the one nearest to holding.
-        lacking: circuits that lack a part of the best one and are looked around where nothing near
-            it holds, the least harmful first.
-    """
-
-    measured: int = 48
-    measured_fast: int = 256
-    depth: int = 8
-    states: int = 600
-    changes: int = 400_000
-    hold: int = 8
-    others: int = 32
-    others_far: int = 4
-    looks: int = 8
-    lacking: int = 8
+    measured: int = 48  # simpler heads that are measured: large changes are predicted badly
+    measured_fast: int = 256  # the same where a run computes only what differs, so many cost little
+    depth: int = 8  # changes one after the other: the errors of predictions add up
+    states: int = 600  # circuits that are kept after each change, at most ...
+    changes: int = 400_000  # ... and as have so many changes, as heads of a large model have many
+    hold: int = 8  # circuits that are tried of those predicted to hold, the simplest first
+    others: int = 32  # of those that should lose least, and that differ least: the 61st held once
+    others_far: int = 4  # the same around a circuit that does not hold: they only lead closer
+    looks: int = 8  # at ever lower losses, until a first circuit holds; then 2
+    lacking: int = 8  # circuits without a part of the best; those that lose more lead nowhere
 
 
 EFFORT = Effort()
@@ -93,14 +76,7 @@ class Front(NamedTuple):
 
 
 class Nearby:
-    """The circuits near one.
-
-    Args:
-        space: the heads, what may be made of them, and what is simple.
-        circuit: the circuit to start from.
-        judge: measures losses.
-        effort: how much to measure and to search.
-    """
+    """The circuits near one, in a space of circuits, with losses that a judge measures."""
 
     def __init__(self, space: Space, circuit: Circuit, judge: Judge, effort: Effort = EFFORT):
         self.space, self.circuit, self.judge, self.effort = space, circuit, judge, effort

@@ -313,9 +313,9 @@ class Search:
         """The front in one line; empty if it is the circuit that was found, and no other."""
         if not self.best.mechanisms or (front := self.front()) == [self.best]:
             return ""
-        rows = [
-            f"{len(self.useful(circuit))} heads at cost {self.cost(circuit)} "
-            f"({float(self.judge.losses(circuit).mean()):.4f})"
-            for circuit in front
+        losses = [float(self.judge.losses(circuit).mean()) for circuit in front]
+        texts = [
+            f"{len(self.useful(circuit))} heads at cost {self.cost(circuit)} ({loss:.4f})"
+            for circuit, loss in zip(front, losses)
         ]
-        return f"fewest heads or lowest cost: {', '.join(rows)}"
+        return f"fewest heads or lowest cost: {', '.join(texts)}"

@@ -2,12 +2,10 @@
 
 A work list says what to look around next, and with which aim: fewer paths, or fewer heads.
 
-1. Around a circuit, `candidates` lists what is predicted to be simpler and to hold (`nearby`).
-   They are tried by exact losses, the simplest first.
-2. The first that holds takes the place of all that is left to do: look around it, with both aims,
-   and around the best so far.
-3. If none holds, the one that loses least is looked around, if it loses less than the last one.
-4. If the list is empty, circuits that lack a head or a path of the best one are looked around. To
+1. Around a circuit, `candidates` are tried by exact losses, the simplest first.
+2. From the first that holds the work begins again: look around it with both aims, and around the
+   best so far. If none holds, look around the one that loses least, if it leads closer.
+3. Where nothing is left to do, look around circuits that lack a head or a path of the best one: to
    do without it may take many changes, which are predicted better from there.
 """
 

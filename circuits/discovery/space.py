@@ -101,21 +101,12 @@ class Part:
 class Space:
     """The circuits of a model, and which of them are simple.
 
-    Attributes:
-        starts: circuits that treat all heads alike: one-hot or shared above one threshold of
-            attention, or role-mean.
-        candidates: what each head may become, the simplest first.
-        attended: the paths that may be added to each head.
-
     Args:
         empty: the circuit that replaces nothing.
         attention: mean attention of every head, by role.
         heads: heads that may be replaced.
         rules: their candidates by position and token.
-        shared: whether several sources may share a role's attention, and rules and measured
-            patterns are allowed; otherwise there are only uniform, identity and one-hot maps, as
-            in the paper.
-        fewest: what counts first, the cost of `paths` or the number of `heads` that are not idle.
+        shared, fewest: as in `SearchOptions`.
     """
 
     def __init__(
@@ -136,8 +127,8 @@ class Space:
         if shared:
             alike.append({head: role_mean(attention[head]) for head in heads})
         self.starts = list(dict.fromkeys(replace(empty, mechanisms=start) for start in alike))
-        self.candidates: dict[Head, list[Mechanism]] = {}
-        self.attended: dict[Head, list[RolePath]] = {}
+        self.candidates: dict[Head, list[Mechanism]] = {}  # what a head may become, simple first
+        self.attended: dict[Head, list[RolePath]] = {}  # paths that may be added to it
         self._parts: dict[tuple[Head, Mechanism], Part] = {}
         self._options: dict[Part, list[Part]] = {}
         for head in heads:

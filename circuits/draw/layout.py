@@ -5,7 +5,7 @@ import math
 import textwrap
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from retrieval_interp.circuits.circuit import Circuit, Head, HeadPath, RolePath, interchangeable
@@ -21,21 +21,13 @@ _SHALLOW = 12  # most layers of a model that has a row for each
 
 @dataclass(frozen=True)
 class Arrow:
-    """How to draw a path.
+    """How to draw a path."""
 
-    Attributes:
-        worth: how wide it is, from 0 to 1: the share of what was learned that is lost without it.
-        note: short text next to it.
-        about: what is shown where the pointer rests on it, besides the path.
-        color: CSS colour; by default one per head of a layer.
-        dashed: whether it only enables.
-    """
-
-    worth: float = 0.0
-    note: str = ""
-    about: str = ""
-    color: str = ""
-    dashed: bool = False
+    worth: float = 0.0  # its width, from 0 to 1: the share of what was learned that it carries
+    note: str = ""  # short text next to it
+    about: str = ""  # what is shown where the pointer rests on it, besides the path
+    color: str = ""  # in CSS; by default one per head of a layer
+    dashed: bool = False  # only enables
 
 
 class Label(NamedTuple):
@@ -71,12 +63,8 @@ def worth_of_paths(
 ) -> dict[HeadPath, Arrow]:
     """An arrow for each path, as wide as it is worth: (loss - intact) / (uninformed - intact).
 
-    Args:
-        losses: the loss without each path.
-        intact: the loss of the intact model.
-        uninformed: the loss of a model that knows nothing.
-        loss_name: what the loss is called.
-        when: what was done to a path, in words: "removed from the circuit", "cut in the model".
+    Of a path are given the loss without it, and in words `when` that is; besides them the losses
+    of the intact model and of one that knows nothing.
     """
     learned = uninformed - intact
     return {
@@ -109,7 +97,7 @@ def arrange(
     for role, lines in columns.items():
         if symbols[role] != names[role]:
             lines[:0] = textwrap.wrap(symbols[role], _SYMBOL, break_on_hyphens=False)
-    styled = _styled(circuit, words, enables, arrows)
+    styled = dict(_styled(circuit, words, enables, arrows))
     depth = max([n_layers or 1, *(1 + head.layer for head in circuit.heads())])
     rows = []
     for layers in layer_rows(circuit, depth, enables):
@@ -122,26 +110,20 @@ def arrange(
 
 def _styled(
     circuit: Circuit, words: Sequence[str], enables: Enabling, arrows: Mapping[HeadPath, Arrow]
-) -> dict[HeadPath, Arrow]:
+) -> Iterator[tuple[HeadPath, Arrow]]:
     """The arrow of every path, with all that there is to say about it."""
     colors, several = head_colors(circuit), interchangeable(circuit.redundant, circuit.role_names)
-    carrying, styled = set(circuit.paths()), {}
-    for path in circuit.every_path():
-        arrow = arrows.get(path, Arrow())
+    carrying = set(circuit.paths())
+    for path in dict.fromkeys(circuit.every_path()):
+        arrow, (dest, src) = arrows.get(path, Arrow()), path.path
         apart = path not in carrying and path.head not in enables
         dashed = apart and path.head in circuit.mechanisms
-        about = [f"{words[path.path.dest]} from {words[path.path.src]}", arrow.about]
+        about = [f"{words[dest]} from {words[src]}", *filter(None, [arrow.about])]
         if dashed and (path in enables or circuit[path.head].follows_paths):
             about.append("only enables")
         about += [text for text, paths in several.items() if path in paths]
-        styled[path] = Arrow(
-            worth=arrow.worth,
-            note=arrow.note,
-            about=", ".join(filter(None, about)),
-            color=arrow.color or colors[path.head],
-            dashed=dashed,
-        )
-    return styled
+        color = arrow.color or colors[path.head]
+        yield path, replace(arrow, about=", ".join(about), color=color, dashed=dashed)
 
 
 def role_words(circuit: Circuit, task: Task | None) -> tuple[Sequence[str], Sequence[str]]:
