@@ -61,15 +61,6 @@ def test_a_model_linear_in_its_patterns_is_estimated_exactly(monkeypatch):
     assert attribution.estimate(TRIALS[1]).curvature > 0.001
 
 
-def test_the_curvature_is_unbiased():
-    model, batch = linear_in_patterns(), TASK.sample(100, seed=2)
-    scorer, many = Scorer(model, TASK, batch), attribute(model, TASK, batch, draws=200)
-    for trial in TRIALS[:-1]:
-        exact = float((scorer.losses(trial) - scorer.losses(EMPTY)).mean())
-        mean = many.estimate(trial)
-        assert mean.effect == pytest.approx(exact, abs=0.1 * mean.curvature)
-
-
 @pytest.mark.parametrize(("mlp", "overlap"), [(True, False), (False, False), (True, True)])
 @pytest.mark.parametrize("base", [[], ["L0.H1 uniform", "L1.H0 s0<-s2", "L1.H1 cut s0<-s1"]])
 def test_first_order_equals_finite_differences(mlp, overlap, base):
