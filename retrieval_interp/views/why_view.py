@@ -131,6 +131,9 @@ def why_drawing(found: Explanation, model: Any) -> str:
     task, when = MetricTask(found.task), "it writes what it writes on the counterfactual"
     losses = {path: whole - score.without.share for path, score in scores.items()}
     arrows = worth_of_paths(losses, loss_name=task.loss_name, when=when)
+    for path, score in scores.items():
+        note = f"{score.without.share - whole:+.0%}"
+        arrows[path] = replace(arrows[path], note=note)
     return draw_circuit(
         circuit,
         model.cfg.n_layers,
@@ -138,9 +141,7 @@ def why_drawing(found: Explanation, model: Any) -> str:
         task=task,
         batch=found.batch,
         enables={path: score.enables for path, score in scores.items()},
-        arrows={
-            path: replace(arrow, note=f"{-losses[path]:+.0%}") for path, arrow in arrows.items()
-        },
+        arrows=arrows,
     )
 
 
