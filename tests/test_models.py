@@ -243,6 +243,17 @@ def test_scans_scores_controls_and_searches_stay_in_the_window():
     assert units and not any(unit.head.layer == 0 and unit[1:] == far for unit in units)
 
 
+def test_values_alone_need_attention_that_is_seen_in_time(tmp_path):
+    model = make("OPT", tmp_path)
+    task = Asked(model)
+
+    def others(batch, seed):
+        return task.sample(len(batch), seed + 7)
+
+    with pytest.raises(InputError, match="expected z or pattern for a model that shows"):
+        ri.why(model, task, counterfactual=others, examples=8, patch="v")
+
+
 @torch.no_grad()
 def test_role_runs_know_windows(task, model):
     sizes = {"use_local_attn": True, "window_size": 5, "attn_types": ["local"] * 3}

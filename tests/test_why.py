@@ -177,6 +177,34 @@ def test_a_unit_without_its_attention_or_values_is_as_by_hand(model):
             torch.testing.assert_close(recovery.metric(circuit), expected, atol=1e-5, rtol=0)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("family", FAMILIES)
+@torch.no_grad()
+def test_templates_of_two_lengths_in_half_precision(family, dtype, tmp_path):
+    """All kept is the intact run; nothing kept is the run on the counterfactual prompts."""
+    model, half = untrained_bridge(family, tmp_path), untrained_bridge(family, tmp_path).to(dtype)
+    words = ["cat", "dog", "sun", "sky", "one", "two"]
+    texts = ["a {X} and a {Y}, then a", "so a {X} or a {Y}, and a {X2} then a"]
+    read = [text.format(X="cat dog sun", Y="sky one two", X2="cat") for text in texts] * 3
+    tokenizer = byte_pairs(read, vocab_size=model.cfg.d_vocab)
+    fillings = {"X": words, "Y": words, "X2": "X"}
+    task = ri.TemplateTask(
+        texts, fillings, "X", "Y", tokenizer=tokenizer, counterfactual={"X": words}
+    )
+    batch = task.sample(12)
+    other = task.counterfactual(batch)
+    assert len(batch.roles[:, 0, 0].unique()) == 2
+    recovery = Recovery(half, MetricTask(task), with_counterfactual(half, batch, other))
+    every = recovery.keeping([Unit(head) for head in recovery.heads])
+    assert torch.equal(recovery.metric(every), recovery.intact)
+    plain = task.logit_differences(half(other.inputs), batch)
+    rounding = {torch.float32: 1e-5, torch.bfloat16: 2**-6, torch.float16: 2**-9}[dtype]
+    torch.testing.assert_close(recovery.nothing, plain.float(), atol=rounding, rtol=rounding)
+    estimates = estimate_units(half, MetricTask(task), recovery.batch)
+    exact = estimate_units(model, MetricTask(task), with_counterfactual(model, batch, other))
+    assert (estimates.heads - exact.heads).norm() <= 8 * rounding * exact.heads.norm()
+
+
 def test_only_what_differs_is_computed(tmp_path):
     """Before the first token that differs nothing is computed again."""
     model, task = untrained_bridge("llama", tmp_path), Ending()

@@ -42,7 +42,9 @@ from retrieval_interp.circuits.scores.enabling import Sight
 from retrieval_interp.circuits.scores.scorer import Measured, Progress, no_progress
 from retrieval_interp.tasks import Batch, Task
 
-_QUICK = 16  # examples of random sets, and of what the intact model needs
+_QUICK = 16  # examples on which it is seen what the intact model needs
+_TOGETHER = 8  # heads in which a path may be needed: those in which it is estimated to bring most
+_SETS = 3  # steps to such sets of heads
 _SEEN = 8  # examples on which it is seen who enables whom
 _NAMED = 1 / 3  # of what a head or row brings, what the path that stands for it brings at least
 _CUT = 0.02  # of what is lost: what a path that is cut is estimated to bring at least, or else ...
@@ -94,7 +96,7 @@ def explain(
             quick.deadline = search.deadline
         sets = _random_sets(search, recovery.heads, units, controls, seed)
         for sample in progress(sets, "random sets"):
-            control.append(few[1].kept(sample).share)
+            control.append((recovery.early or recovery).kept(sample).share)
         for quick in few:
             quick.metric(quick.empty, stay=True)
         paths = dict.fromkeys(score.path.path for score in scores if score.path is not None)
@@ -165,10 +167,10 @@ def _needed(
         if abs(estimates.of(unit)) >= _CUT * deciding.gap
         or abs(float(change[unit.head][path])) >= _MOVED
     ]
-    units.sort(key=estimates.of, reverse=True)
+    units = sorted(units, key=estimates.of, reverse=True)[:_TOGETHER]
     if not units or deciding.needs(units, keep) is not True:
         return
-    for needed in minimal_sets(units, lambda lost: deciding.needs(lost, keep) is True, most=16):
+    for needed in minimal_sets(units, lambda lost: deciding.needs(lost, keep) is True, _SETS):
         fewer = [[kept for kept in needed if kept != unit] for unit in needed if needed[1:]]
         if all(
             recovery.needs(needed, keep) is True

@@ -2,10 +2,11 @@
 
 1. Measure the metric with everything kept and with nothing kept; stop where they are alike.
 2. Estimate what every unit brings (`units`).
-3. Heads: a beginning of the ranking that keeps the asked share, by bisection; then take away what
-   is not needed, the least first, several at once while that works. Exact runs decide every step.
-4. Other prompts confirm it, or as many units are put back as keep the share there too. Otherwise it
-   would be the luck of the prompts that decided, after so many trials.
+3. Heads: the shortest beginning of the ranking that keeps the asked share, doubled until it does on
+   all prompts and then halved; then take away what is not needed, the least first, several at once
+   while that works. Exact runs decide every step.
+4. Prompts that decided nothing confirm it, or as many units are put back as keep the share there
+   too. Otherwise it would be luck, after so many trials.
 5. Where more than all is recovered, as what is not kept works against it, a few of those units are
    kept, too.
 6. The same with rows, and then with paths: those of the units before and the best of others. A row
@@ -145,10 +146,16 @@ class Recovery:
     def needs(self, units: Sequence[Unit], keep: float) -> bool | None:
         """Whether the model without these units falls below the share; None if that is not clear.
 
-        Both by two standard errors.
+        By three standard errors on the first examples, or else two on all.
         """
-        found = self.without(units)
-        return found.share < keep if abs(found.share - keep) >= 2 * found.se else None
+        share = Share(keep, math.inf)
+        if self.early is not None:
+            share = self.early.without(units)
+        if abs(share.share - keep) < 3 * share.se:
+            share = self.without(units)
+            if abs(share.share - keep) < 2 * share.se:
+                return None
+        return share.share < keep
 
 
 class KeepSearch:
@@ -213,8 +220,10 @@ class KeepSearch:
     def _search(self, level: str, estimates: Estimates) -> Iterator[str]:
         """Find as few units as hold."""
         *_, before = tuple(estimates.units("heads")), *self.levels.values()
-        order = list(before)
-        if self.levels:
+        order, low = list(before), 0  # of `low` units is known that they do not hold
+        if not self.levels:
+            low = yield from self._doubled(order)
+        else:
             own = yield from self._narrowed(before, level, estimates)
             whole = {unit for unit in own if unit.level != level}
             others = [
@@ -226,10 +235,10 @@ class KeepSearch:
             ]
             own.sort(key=estimates.of, reverse=True)
             order = own if self._holds(own) else [*own, *others[:_OTHERS]]
-        if not self._held and not self._holds(order):
-            order = list(before)
-            self._held.append(before)
-        low, high = 0, len(order)  # low does not hold, high does; what is too many goes below
+            if not self._held and not self._holds(order):
+                self._held.append(before)
+        order = list(self._held[-1])
+        high = len(order)
         while high - low > max(1, high // _COARSE):
             middle = (low + high) // 2
             yield f"{level}: {middle}"
@@ -238,8 +247,25 @@ class KeepSearch:
         def holds_without(some: Sequence[Unit]) -> bool:
             return self._holds([unit for unit in self._held[-1] if unit not in some])
 
-        for _ in in_groups(list(reversed(self._held[-1])), holds_without):
-            yield f"{level}: {len(self._held[-1])}"
+        before = ()
+        while before != self._held[-1]:  # what was needed may not be when others are gone
+            before = self._held[-1]
+            for _ in in_groups(list(reversed(before)), holds_without):
+                yield f"{level}: {len(self._held[-1])}"
+
+    def _doubled(self, order: Sequence[Unit]) -> Generator[str, None, int]:
+        """Hold a beginning of the order, on all prompts; return a length that does not hold."""
+        low = 0
+        while 2 * low < len(order):
+            size = max(1, 2 * low)
+            yield f"heads: {size}"
+            if self._holds(order[:size]):
+                if self.measured[-1].kept(order[:size]).share >= self.keep:
+                    return low
+                self._held.clear()
+            low = size
+        self._held.append(tuple(order))
+        return low
 
     def _holds(self, units: Sequence[Unit]) -> bool:
         """Whether units hold on the examples that decide; no set is tried twice."""
@@ -270,7 +296,8 @@ class KeepSearch:
     ) -> Generator[str, None, list[Unit]]:
         """Heads as their rows, or rows as their paths, where that holds or costs little."""
         parts = {unit: [unit] for unit in units}
-        share = self.measured[0].kept(units, stay=True).share
+        recovery = self.measured[0].early or self.measured[0]
+        share = recovery.kept(units, stay=True).share
 
         def whole(changed: Mapping[Unit, list[Unit]]) -> list[Unit]:
             return [part for each in {**parts, **changed}.values() for part in each]
@@ -278,7 +305,7 @@ class KeepSearch:
         def can_be(some: Sequence[Unit], most: float = _MOST) -> bool:
             nonlocal share
             changed = {unit: self._parts(unit, estimates, most) for unit in some}
-            found = self.measured[0].kept(whole(changed))
+            found = recovery.kept(whole(changed))
             if found.share - found.se < self.keep and found.share < share - _LITTLE:
                 return len(some) == 1 and most < 1 and can_be(some, 1.0)
             parts.update(changed)
@@ -303,16 +330,14 @@ class KeepSearch:
     def _confirmed(self) -> tuple[Unit, ...]:
         """The fewest that held and keep the share on other prompts, or what all keep there."""
         held, fresh = self._held, self.measured[-1]
-        if len(self.measured) == 1:  # there are none
+        if len(self.measured) == 1 or len(held) == 1 or fresh.kept(held[-1]).share >= self.keep:
             return held[-1]
         least = min(self.keep, fresh.kept(held[0]).share)
 
         def fails(units: Sequence[Unit]) -> bool:
             return fresh.kept(units).share < least
 
-        first = bisect_left(held, True, lo=1, key=fails)
-        if first == len(held):
-            return held[-1]
+        first = bisect_left(held, True, lo=1, hi=len(held) - 1, key=fails)
         fewer = held[first]
         more = [unit for unit in held[first - 1] if unit not in fewer]
         count = bisect_left(range(len(more)), True, key=lambda n: not fails((*fewer, *more[:n])))

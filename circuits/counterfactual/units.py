@@ -224,6 +224,11 @@ def _estimated(model: Any, task: MetricTask, batch: Batch, patch: Patch, share: 
 
     def mix(z: Float[Tensor, "batch pos head d_head"], hook: Any) -> Tensor:
         layer = hook.layer()
+        if patch == "v" and layer not in noted["pattern"]:
+            raise InputError(
+                "patch: expected z or pattern for a model that shows its attention after its use, "
+                "found v"
+            )
         own = Attended(noted["pattern"].get(layer, z[:0]), noted["v"][layer], z)
         other = there[layer].z.to(z) if patch == "z" else _patched_layer(own, there[layer], patch)
         added[layer] = torch.zeros_like(z).requires_grad_()
