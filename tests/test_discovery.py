@@ -16,8 +16,13 @@ import retrieval_interp as ri
 from retrieval_interp.circuits.circuit import Circuit, Head
 from retrieval_interp.circuits.discovery.judge import Judge
 from retrieval_interp.circuits.discovery.nearby import Effort, Nearby
-from retrieval_interp.circuits.discovery.search import Search, SearchOptions, discover
-from retrieval_interp.circuits.discovery.simplify import lacking_a_part, settled
+from retrieval_interp.circuits.discovery.search import (
+    Search,
+    SearchOptions,
+    discover,
+    lacking_a_part,
+    settled,
+)
 from retrieval_interp.circuits.discovery.space import propose
 from retrieval_interp.circuits.mechanisms import IDENTITY, UNIFORM
 from retrieval_interp.circuits.runs.means import mean_loss, standard_error
