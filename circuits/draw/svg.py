@@ -140,8 +140,8 @@ def _add_column(svg: ET.Element, x: int, floors: list[int], texts: list[str]) ->
     text = {"x": x, "text_anchor": "middle", "fill": "currentColor"}
     y = floors[0] + 24
     *symbol, name = texts
-    for line in symbol:
-        _add(svg, "text", line, **text, y=y, font_weight=600)
+    for words in symbol:
+        _add(svg, "text", words, **text, y=y, font_weight=600)
         y += 15
     _add(svg, "text", name, **text, y=y + (3 if symbol else 0), font_size=11, fill_opacity=0.65)
 
