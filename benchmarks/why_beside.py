@@ -1,16 +1,18 @@
 """The question of `ri.why` asked in other ways: how much has to be kept for 90%?
 
-    python benchmarks/why_beside.py [--behaviours names repeated] [--examples 12]
+    python benchmarks/why_beside.py [--behaviours names capital] [--examples 12]
 
-- `attention`: heads that keep their own attention, as in `ri.why` (before it takes any away).
-- `outputs`: heads that keep their own outputs; all others give those of the counterfactual prompt.
-- `EAP`, `EAP-IG`: edges between embedding, heads, MLPs and output that keep what they bring in the
-  run at hand; all others bring what they bring on the counterfactual prompt. Edge attribution
-  patching (Syed et al., arXiv 2310.10348), with gradients of the prompt, or as a mean over 5 steps
-  from the embeddings of the counterfactual to it (Hanna et al., arXiv 2403.17806).
+Heads keep what they write, all others write what they do on the counterfactual prompt. They are
+ranked by `slopes` of what they write, as in `ri.why` before it takes any away; by EAP-IG's score of
+nodes; or at random. Edges between embedding, heads, MLPs and output keep what they bring in the run
+at hand, all others bring what they bring on the counterfactual prompt; they are ranked by EAP (edge
+attribution patching, Syed et al., arXiv 2310.10348, with gradients of the prompt) or EAP-IG (a mean
+over 5 steps from the embeddings of the counterfactual to it, Hanna et al., arXiv 2403.17806).
 
-Each ranks its units by estimates, and keeps the shortest beginning that recovers 90% of the logit
-difference on examples that decide; `others` is what that recovers on other examples.
+`kept` is the shortest beginning of the ranking that recovers 90% of the logit difference on
+examples that decide, `others` what that recovers on other examples. There, too, the two numbers of
+MIB (Mueller et al., arXiv 2504.13151): CPR is the area under what is recovered by the share of
+units kept, CMD the area between that and 1.
 """
 
 import argparse
@@ -23,10 +25,11 @@ from measure import Rows, benchmark, shortest, timed
 from torch import Tensor
 
 import retrieval_interp as ri
-from examples.four_answers import BEHAVIOURS
+from examples.answers import BEHAVIOURS
 from retrieval_interp.circuits.counterfactual.units import SHARES, MetricTask
 from retrieval_interp.circuits.hooks import Hooked
 
+KEPT = (0.0, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)  # as in MIB, and none
 KEEP, STEPS, WITHIN = 0.9, 5, 1 / 64
 Hooks = list[tuple[str, Callable[..., Any]]]
 
@@ -69,36 +72,48 @@ class Asked:
 
 
 class Heads(Asked):
-    """Heads whose attention, or whose outputs before they are mixed, are kept."""
+    """Heads that keep what they write."""
 
-    def __init__(self, part: str, axis: int, *args: Any):
+    def __init__(self, way: str, *args: Any):
         super().__init__(*args)
-        self.axis, self.passes = axis, len(SHARES)
-        self.names = [f"blocks.{layer}.attn.{part}" for layer in range(self.model.cfg.n_layers)]
-        self.others = self.noted(self.other, self.names)
+        self.way, self.passes = way, {"slopes": len(SHARES), "EAP-IG": STEPS, "random": 0}[way]
+        layers = range(self.model.cfg.n_layers)
+        self.names = [f"blocks.{layer}.attn.hook_z" for layer in layers]
+        self.here, self.there = (self.noted(of, self.names) for of in (self.batch, self.other))
 
     def estimates(self) -> list[Tensor]:
         """What each head brings, by layer."""
-        return [torch.stack(found).mean(0) for found in zip(*map(self._brought, SHARES))]
+        if self.way == "random":
+            draw = torch.Generator().manual_seed(0)
+            return [torch.rand(z.shape[2], generator=draw) for z in self.here]
+        if self.way == "EAP-IG":
+            ends = [self.noted(of, ["hook_embed"])[0] for of in (self.other, self.batch)]
+            steps = [torch.lerp(*ends, step / STEPS) for step in range(1, STEPS + 1)]
+            before: list[Hooks] = [[("hook_embed", lambda x, hook, s=s: s)] for s in steps]
+            changes = [[here - there for here, there in zip(self.here, self.there)]] * STEPS
+        else:
+            before, changes = [], []
+            for share in SHARES:
+                changes.append([])
+                mix = partial(self._mix, share, changes[-1])
+                before.append([(name, mix) for name in self.names])
+        slopes = [self.slopes(hooks, self.names) for hooks in before]
+        brought = [
+            [(change * slope).sum((0, 1, 3)) for change, slope in zip(*of_pass)]
+            for of_pass in zip(changes, slopes)
+        ]
+        return [torch.stack(layer).mean(0) for layer in zip(*brought)]
 
-    def _brought(self, share: float) -> list[Tensor]:
-        changes: list[Tensor] = []
-
-        def mix(x: Tensor, hook: Any) -> Tensor:
-            other = self.others[hook.layer()]
-            changes.append((x - other).detach())
-            return torch.lerp(other, x, share)
-
-        slopes = self.slopes([(name, mix) for name in self.names], self.names)
-        products = [change * slope for change, slope in zip(changes, slopes)]
-        return [product.movedim(self.axis, 0).flatten(1).sum(1) for product in products]
+    def _mix(self, share: float, changes: list[Tensor], z: Tensor, hook: Any) -> Tensor:
+        there = self.there[hook.layer()]
+        changes.append((z - there).detach())
+        return torch.lerp(there, z, share)
 
     def kept(self, heads: list[Tensor]) -> float:
         """What is recovered by keeping the marked ones, by layer."""
 
-        def put(x: Tensor, hook: Any) -> Tensor:
-            own, other = (each.movedim(self.axis, -1) for each in (x, self.others[hook.layer()]))
-            return torch.where(heads[hook.layer()], own, other).movedim(-1, self.axis)
+        def put(z: Tensor, hook: Any) -> Tensor:
+            return torch.where(heads[hook.layer()][:, None], z, self.there[hook.layer()])
 
         return self.share([(name, put) for name in self.names])
 
@@ -166,46 +181,54 @@ def _nodes(x: Tensor) -> Tensor:
 
 def marked(estimates: list[Tensor], count: int) -> list[Tensor]:
     """The units with the largest estimates, as masks."""
-    least = torch.cat([each.flatten() for each in estimates]).topk(count).values[-1]
+    values = torch.cat([each.flatten() for each in estimates]).sort(descending=True).values
+    least = values[count - 1] if count else torch.inf
     return [each >= least for each in estimates]
 
 
-def of_method(method: str, model: Any, task: MetricTask, pairs: list[Any]) -> dict[str, Any]:
+def areas(asked: Any, estimates: list[Tensor], total: int) -> dict[str, float]:
+    """CPR and CMD."""
+    kept = torch.tensor([asked.kept(marked(estimates, round(share * total))) for share in KEPT])
+    shares, lost = torch.tensor(KEPT), (1 - kept).abs()
+    return {name: float(torch.trapezoid(y, shares)) for name, y in (("CPR", kept), ("CMD", lost))}
+
+
+def of_method(way: str, model: Any, task: MetricTask, pairs: list[Any]) -> dict[str, Any]:
     """How many units there are and are kept, what they recover on others, passes, seconds."""
-    deciding, telling = (WAYS[method](model, task, *pair) for pair in pairs)
-    seconds, found = timed(deciding.estimates)
-    total = sum(each.numel() for each in found)
-    whole = deciding.kept(marked(found, total))
+    deciding, telling = (WAYS[way](model, task, *pair) for pair in pairs)
+    seconds, estimates = timed(deciding.estimates)
+    total = sum(each.numel() for each in estimates)
+    whole = deciding.kept(marked(estimates, total))
     if abs(whole - 1) > 1e-3:
-        raise RuntimeError(f"{method}: everything kept recovers {whole:.4f}, not all")
-    count = shortest(total, lambda n: deciding.kept(marked(found, n)) >= KEEP, WITHIN)
-    row = {"units": total, "kept": count, "others": telling.kept(marked(found, count))}
+        raise RuntimeError(f"{way}: everything kept recovers {whole:.4f}, not all")
+    count = shortest(total, lambda n: deciding.kept(marked(estimates, n)) >= KEEP, WITHIN)
+    row = {"units": total, "kept": count, "others": telling.kept(marked(estimates, count))}
+    row |= areas(telling, estimates, total)
     return row | {"passes": deciding.passes, "estimating": seconds}
 
 
 def of_behaviour(name: str, options: argparse.Namespace, model: Any) -> Rows:
-    make, counterfactual = BEHAVIOURS[name]
-    plain, rows = make(model.tokenizer), Rows()
-    other = counterfactual or plain.counterfactual
-    batches = [plain.sample(options.examples, split=split) for split in ("discovery", "test")]
-    pairs = [(batch, other(batch, 0)) for batch in batches]
-    for method in WAYS:
+    task, rows = BEHAVIOURS[name](model.tokenizer), Rows()
+    batches = [task.sample(options.examples, split=split) for split in ("discovery", "test")]
+    pairs = [(batch, task.counterfactual(batch, 0)) for batch in batches]
+    for way in WAYS:
         for what in ("split_qkv_input", "attn_result", "hook_mlp_in"):
-            getattr(model, f"set_use_{what}")(method.startswith("EAP"))
-        row = of_method(method, model, MetricTask(plain), pairs)
-        rows.append({"behaviour": name, "method": method, **row})
+            getattr(model, f"set_use_{what}")("edges" in way)
+        row = of_method(way, model, MetricTask(task), pairs)
+        rows.append({"behaviour": name, "ranked by": way, **row})
     return rows
 
 
 WAYS: dict[str, Callable[..., Any]] = {
-    "attention": partial(Heads, "hook_pattern", 1),
-    "outputs": partial(Heads, "hook_z", 2),
-    "EAP": partial(Edges, 1),
-    "EAP-IG": partial(Edges, STEPS),
+    "slopes": partial(Heads, "slopes"),
+    "EAP-IG": partial(Heads, "EAP-IG"),
+    "random": partial(Heads, "random"),
+    "EAP, edges": partial(Edges, 1),
+    "EAP-IG, edges": partial(Edges, STEPS),
 }
 
 
-@benchmark(behaviours=["names"], examples=12, quick={"behaviours": ["list"], "examples": 2})
+@benchmark(behaviours=["names"], examples=12, quick={"behaviours": ["capital"], "examples": 2})
 def main(options: argparse.Namespace) -> Rows:
     model = ri.smollm2(device=str(options.device))
     return [row for name in options.behaviours for row in of_behaviour(name, options, model)]

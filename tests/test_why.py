@@ -13,7 +13,7 @@ import torch
 import retrieval_interp as ri
 from examples.reach_the_bound import PAIR, TOKEN, compile_circuit, split
 from retrieval_interp.circuits import Head
-from retrieval_interp.circuits.counterfactual.explain import explain, head_name
+from retrieval_interp.circuits.counterfactual.explanation import explain, head_name
 from retrieval_interp.circuits.counterfactual.mechanism import with_counterfactual
 from retrieval_interp.circuits.counterfactual.origin import origins
 from retrieval_interp.circuits.counterfactual.search import KeepSearch, Recovery, Share

@@ -53,27 +53,27 @@ class Counterfactual(WithPaths):
         """Whether the head's own attention has to be known."""
         return bool(self.paths or self.rows or self.tried) or self.patch == "v"
 
-    def output(self, own: Attended, other: Attended | None, roles: Places) -> Output:
-        other = self.checked(other)
-        z = written(own, other, self.patch)
+    def output(self, here: Attended, there: Attended | None, roles: Places) -> Output:
+        there = self.checked(there)
+        z = written(here, there, self.patch)
         if self.paths or self.rows:
             kept = places_of(self.paths, self.rows, roles, z.shape[1])
-            z = z + along(kept, own, other, None) - along(kept, own, other, self.patch)
+            z = z + along(kept, here, there, None) - along(kept, here, there, self.patch)
         if self.tried:
             paths = [RolePath(*self.tried)] if len(self.tried) == 2 else []
             tried = places_of(paths, () if paths else self.tried, roles, z.shape[1])
-            z = z + along(tried, own, other, self.tried_patch)
-            z = z - along(tried, own, other, self.patch)
+            z = z + along(tried, here, there, self.tried_patch)
+            z = z - along(tried, here, there, self.patch)
         return z
 
-    def checked(self, other: Attended | None) -> Attended:
+    def checked(self, there: Attended | None) -> Attended:
         """What the head does on the counterfactual prompt, which has to be known."""
-        if other is None:
+        if there is None:
             raise InputError(
                 f"{self.kind}: expected a batch with the attention of a counterfactual prompt, "
                 "found one without; see ri.with_counterfactual"
             )
-        return other
+        return there
 
     def adding(self, *paths: RolePath) -> Mechanism:
         return replace(self, paths=tuple(dict.fromkeys((*self.paths, *paths))))
@@ -110,12 +110,12 @@ class Patched(Counterfactual):
 
     kind = "patched"
 
-    def output(self, own: Attended, other: Attended | None, roles: Places) -> Output:
-        other = self.checked(other)
+    def output(self, here: Attended, there: Attended | None, roles: Places) -> Output:
+        there = self.checked(there)
         if not (self.paths or self.rows):
-            return own.z
-        lost = places_of(self.paths, self.rows, roles, own.z.shape[1])
-        return own.z + along(lost, own, other, self.patch) - along(lost, own, other, None)
+            return here.z
+        lost = places_of(self.paths, self.rows, roles, here.z.shape[1])
+        return here.z + along(lost, here, there, self.patch) - along(lost, here, there, None)
 
 
 def places_of(
@@ -126,40 +126,40 @@ def places_of(
     So the paths of a row are all of it, wherever the head looks on the counterfactual prompt, if
     every position has a role.
     """
-    at = role_places(roles, size)
+    standing = role_places(roles, size)
     joined = torch.zeros(len(roles), size, size, dtype=torch.bool, device=roles.device)
     for dest, src in paths:
-        joined |= at[:, dest, :, None] & at[:, src, None, :]
+        joined |= standing[:, dest, :, None] & standing[:, src, None, :]
     for row in rows:
-        joined |= at[:, row, :, None]
+        joined |= standing[:, row, :, None]
     return joined
 
 
-def mixed(own: Attended, other: Attended, patch: Patch | None) -> tuple[Tensor, Tensor]:
+def mixed(here: Attended, there: Attended, patch: Patch | None) -> tuple[Tensor, Tensor]:
     """The attention and the values where `patch` is the counterfactual's; None for neither."""
-    pattern = other.pattern if patch in ("z", "pattern") else own.pattern
-    return pattern.to(own.z), (other.v if patch in ("z", "v") else own.v).to(own.z)
+    pattern = there.pattern if patch in ("z", "pattern") else here.pattern
+    return pattern.to(here.z), (there.v if patch in ("z", "v") else here.v).to(here.z)
 
 
-def written(own: Attended, other: Attended, patch: Patch) -> Output:
+def written(here: Attended, there: Attended, patch: Patch) -> Output:
     """What the head writes where all of `patch` is the counterfactual's."""
     if patch == "z":
-        return other.z.to(own.z)
-    pattern, v = mixed(own, other, patch)
+        return there.z.to(here.z)
+    pattern, v = mixed(here, there, patch)
     return pattern @ v
 
 
 def along(
-    places: Bool[Tensor, "batch dest src"], own: Attended, other: Attended, patch: Patch | None
+    places: Bool[Tensor, "batch dest src"], here: Attended, there: Attended, patch: Patch | None
 ) -> Output:
     """The part of what the head writes that comes along some paths."""
-    pattern, v = mixed(own, other, patch)
+    pattern, v = mixed(here, there, patch)
     return pattern.masked_fill(~places, 0.0) @ v  # rows of padding may be NaN
 
 
 def keeps_some(circuit: Circuit) -> bool:
     """Whether heads of a circuit write what they write on a counterfactual prompt."""
-    return any(isinstance(each, Counterfactual) for each in circuit.mechanisms.values())
+    return any(isinstance(mechanism, Counterfactual) for mechanism in circuit.mechanisms.values())
 
 
 def batch_for(circuit: Circuit, model: Any, task: Task, batch: Batch, seed: int = 0) -> Batch:

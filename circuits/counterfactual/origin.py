@@ -72,13 +72,13 @@ class _Run:
         self.streams: dict[tuple[str, int], Float[Tensor, "batch chain role d_model"]] = {}
         self.layers: dict[tuple[str, int], Tensor] = {}
         example = torch.arange(len(batch), device=batch.roles.device)[:, None, None]
-        at = batch.roles[:, :, self.roles].clamp(min=0)
+        position = batch.roles[:, :, self.roles].clamp(min=0)
         # Where a block adds both to what enters it, there is no middle.
         middle = "hook_resid_mid" if _has(model, "hook_resid_mid") else "hook_mlp_out"
         parts = ["hook_resid_pre", "hook_resid_post", *([middle] if _has(model, middle) else [])]
 
         def note(part: str, x: Tensor, hook: Any, layer: int) -> None:
-            self.streams[part, layer] = x[example, at].float()
+            self.streams[part, layer] = x[example, position].float()
 
         def note_attention(part: str, x: Tensor, hook: Any, layer: int) -> None:
             self.layers[part, layer] = x.float()
@@ -124,9 +124,9 @@ def _origin(
         return None
     weights = attn.W_V[head * len(attn.W_V) // model.cfg.n_heads].float()
     present = (roles[:, :, dest] >= 0) & (roles[:, :, src] >= 0)
-    at, sources = rows_of(dest, roles), roles[:, :, src].clamp(min=0)[..., None]
-    slope = slopes[layer][:, :, head][at] / len(roles)  # [batch chain d_head]
-    patterns = [run.layers["pattern", layer][:, head][at].gather(-1, sources) for run in runs]
+    position, sources = rows_of(dest, roles), roles[:, :, src].clamp(min=0)[..., None]
+    slope = slopes[layer][:, :, head][position] / len(roles)  # [batch chain d_head]
+    patterns = [run.layers["pattern", layer][:, head][position].gather(-1, sources) for run in runs]
     attention = torch.stack(patterns).mean(0)[..., 0].masked_fill(~present, 0.0)  # (P + P') / 2
     sums, brought = [], []
     for run in runs:

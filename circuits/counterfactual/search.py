@@ -188,7 +188,7 @@ class KeepSearch:
         self.model, self.task, self.keep, self.upto, self.patch = model, task, keep, upto, patch
         self.counterfactual = counterfactual
         drawn = [batch] if fresh is None else [batch, fresh]
-        self.measured = [Recovery(model, task, each, patch) for each in drawn]
+        self.measured = [Recovery(model, task, examples, patch) for examples in drawn]
         self.measured[0].check_gap()
         self.paths = [where.paths for where in self.measured[0].scorer.where]  # by layer
         self.levels: dict[str, tuple[Unit, ...]] = {}
@@ -198,8 +198,8 @@ class KeepSearch:
         self._refused = set[frozenset[Unit]]()  # sets that did not hold
 
     def __iter__(self) -> Iterator[str]:
-        for each in self.measured:
-            each.deadline = self._until
+        for recovery in self.measured:
+            recovery.deadline = self._until
         try:
             yield "estimating heads, rows and paths"
             few = self.measured[0].batch[:_FEW]
@@ -214,8 +214,8 @@ class KeepSearch:
             if self._held:
                 self.levels[name] = self._held[-1]
         finally:
-            for each in self.measured:
-                each.deadline = math.inf
+            for recovery in self.measured:
+                recovery.deadline = math.inf
 
     def _search(self, level: str, estimates: Estimates) -> Iterator[str]:
         """Find as few units as hold."""
@@ -224,17 +224,17 @@ class KeepSearch:
         if not self.levels:
             low = yield from self._doubled(order)
         else:
-            own = yield from self._narrowed(before, level, estimates)
-            whole = {unit for unit in own if unit.level != level}
+            parts = yield from self._narrowed(before, level, estimates)
+            whole = {unit for unit in parts if unit.level != level}
             others = [
                 unit
                 for unit in estimates.units(level)
                 if (unit.src is None or unit[1:] in self.paths[unit.head.layer])
-                and unit not in own
+                and unit not in parts
                 and not whole & {Unit(unit.head), Unit(unit.head, unit.dest)}
             ]
-            own.sort(key=estimates.of, reverse=True)
-            order = own if self._holds(own) else [*own, *others[:_OTHERS]]
+            parts.sort(key=estimates.of, reverse=True)
+            order = parts if self._holds(parts) else [*parts, *others[:_OTHERS]]
             if not self._held and not self._holds(order):
                 self._held.append(before)
         order = list(self._held[-1])
@@ -244,8 +244,8 @@ class KeepSearch:
             yield f"{level}: {middle}"
             low, high = (low, middle) if self._holds(order[:middle]) else (middle, high)
 
-        def holds_without(some: Sequence[Unit]) -> bool:
-            return self._holds([unit for unit in self._held[-1] if unit not in some])
+        def holds_without(removed: Sequence[Unit]) -> bool:
+            return self._holds([unit for unit in self._held[-1] if unit not in removed])
 
         before = ()
         while before != self._held[-1]:  # what was needed may not be when others are gone
@@ -300,16 +300,16 @@ class KeepSearch:
         share = recovery.kept(units, stay=True).share
 
         def whole(changed: Mapping[Unit, list[Unit]]) -> list[Unit]:
-            return [part for each in {**parts, **changed}.values() for part in each]
+            return [part for parts_of_it in {**parts, **changed}.values() for part in parts_of_it]
 
-        def can_be(some: Sequence[Unit], most: float = _MOST) -> bool:
+        def can_be(narrowed: Sequence[Unit], most: float = _MOST) -> bool:
             nonlocal share
-            changed = {unit: self._parts(unit, estimates, most) for unit in some}
-            found = recovery.kept(whole(changed))
-            if found.share - found.se < self.keep and found.share < share - _LITTLE:
-                return len(some) == 1 and most < 1 and can_be(some, 1.0)
+            changed = {unit: self._parts(unit, estimates, most) for unit in narrowed}
+            recovered = recovery.kept(whole(changed))
+            if recovered.share - recovered.se < self.keep and recovered.share < share - _LITTLE:
+                return len(narrowed) == 1 and most < 1 and can_be(narrowed, 1.0)
             parts.update(changed)
-            share = found.share
+            share = recovered.share
             return True
 
         for _ in in_groups(units, can_be):
@@ -324,7 +324,7 @@ class KeepSearch:
         parts = [Unit(unit.head, *place) for place in sorted(places)]
         parts.sort(key=lambda part: -abs(estimates.of(part)))
         sizes = [abs(estimates.of(part)) for part in parts]
-        enough = (at for at in range(len(parts)) if sum(sizes[:at]) >= most * sum(sizes))
+        enough = (n for n in range(len(parts)) if sum(sizes[:n]) >= most * sum(sizes))
         return parts[: next(enough, len(parts)) if most < 1 else len(parts)]
 
     def _confirmed(self) -> tuple[Unit, ...]:
@@ -339,20 +339,22 @@ class KeepSearch:
 
         first = bisect_left(held, True, lo=1, hi=len(held) - 1, key=fails)
         fewer = held[first]
-        more = [unit for unit in held[first - 1] if unit not in fewer]
-        count = bisect_left(range(len(more)), True, key=lambda n: not fails((*fewer, *more[:n])))
-        return (*fewer, *more[:count])
+        put_back = [unit for unit in held[first - 1] if unit not in fewer]
+        count = bisect_left(
+            range(len(put_back)), True, key=lambda n: not fails((*fewer, *put_back[:n]))
+        )
+        return (*fewer, *put_back[:count])
 
 
 def in_groups(items: Sequence[Unit], accepts: Callable[[list[Unit]], bool]) -> Iterator[list[Unit]]:
     """Offer items, more at once while they are accepted and fewer where they are not."""
-    left, size = list(items), 2
-    while left:
-        some = left[:size]
-        yield some
-        if accepts(some):
-            left, size = left[len(some) :], 2 * size
-        elif len(some) > 1:
-            size = len(some) // 2
+    remaining, size = list(items), 2
+    while remaining:
+        offered = remaining[:size]
+        yield offered
+        if accepts(offered):
+            remaining, size = remaining[len(offered) :], 2 * size
+        elif len(offered) > 1:
+            size = len(offered) // 2
         else:
-            left = left[1:]
+            remaining = remaining[1:]

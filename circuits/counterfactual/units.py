@@ -95,11 +95,11 @@ def halving(
     `patch` says what that unit takes from the counterfactual: `pattern` or `v`.
     """
     circuit = keeping(empty, heads, [kept for kept in units if kept != unit])
-    rest = circuit[unit.head]
+    mechanism = circuit[unit.head]
     roles = tuple(role for role in (unit.dest, unit.src) if role is not None)
     halved: Mechanism = Counterfactual(patch=patch)
-    if roles and isinstance(rest, Counterfactual):
-        halved = replace(rest, tried=roles, tried_patch=patch)
+    if roles and isinstance(mechanism, Counterfactual):
+        halved = replace(mechanism, tried=roles, tried_patch=patch)
     return circuit.replace(unit.head, halved)
 
 
@@ -137,8 +137,8 @@ class MetricTask(Task):
 
     def metric(self, outputs: Outputs, batch: Batch) -> Float[Tensor, " batch"]:
         of_task = self._metric or self.task.example_losses
-        found: Tensor = of_task(outputs, batch).view(len(batch), -1).mean(1)
-        return -found if self.is_loss else found
+        metric: Tensor = of_task(outputs, batch).view(len(batch), -1).mean(1)
+        return -metric if self.is_loss else metric
 
     def to_dict(self) -> dict[str, Any]:
         return self.task.to_dict()
@@ -215,7 +215,7 @@ def estimate_units(
 def _estimated(model: Any, task: MetricTask, batch: Batch, patch: Patch, share: float) -> Estimates:
     """The estimates by the slopes of one run."""
     assert batch.counterfactual is not None
-    there = batch.counterfactual
+    by_layer = batch.counterfactual
     noted: dict[str, dict[int, Tensor]] = {"pattern": {}, "v": {}}
     added: dict[int, Tensor] = {}
 
@@ -229,10 +229,14 @@ def _estimated(model: Any, task: MetricTask, batch: Batch, patch: Patch, share: 
                 "patch: expected z or pattern for a model that shows its attention after its use, "
                 "found v"
             )
-        own = Attended(noted["pattern"].get(layer, z[:0]), noted["v"][layer], z)
-        other = there[layer].z.to(z) if patch == "z" else _patched_layer(own, there[layer], patch)
+        here = Attended(noted["pattern"].get(layer, z[:0]), noted["v"][layer], z)
+        patched = (
+            by_layer[layer].z.to(z)
+            if patch == "z"
+            else _patched_layer(here, by_layer[layer], patch)
+        )
         added[layer] = torch.zeros_like(z).requires_grad_()
-        return torch.lerp(other, z, share) + added[layer]
+        return torch.lerp(patched, z, share) + added[layer]
 
     hooks = [
         *in_all_layers(model, "hook_v", partial(note, "v")),
@@ -250,8 +254,8 @@ def _estimated(model: Any, task: MetricTask, batch: Batch, patch: Patch, share: 
     slopes = torch.autograd.grad(metric.sum(), [added[n] for n in layers], materialize_grads=True)
     levels = []
     for layer, slope in enumerate(slopes):
-        own = Attended(noted["pattern"][layer], noted["v"][layer], slope).map(_detached)
-        levels.append(_levels(brought(own, there[layer].map(_detached), patch), batch))
+        here = Attended(noted["pattern"][layer], noted["v"][layer], slope).map(_detached)
+        levels.append(_levels(brought(here, by_layer[layer].map(_detached), patch), batch))
     heads, rows, paths = (torch.stack(level, dim=2).cpu() for level in zip(*levels))
     return Estimates(heads, rows, paths, [slope.float() for slope in slopes])
 
@@ -261,38 +265,38 @@ def _detached(x: Tensor) -> Tensor:
 
 
 def brought(
-    own: Attended, other: Attended, patch: Patch
+    here: Attended, there: Attended, patch: Patch
 ) -> Float[Tensor, "split batch head dest src"]:
     """What each position brings to each by where a head looks and by what it brings.
 
-    `own.z` is the slope g of the metric by what heads write. With P and V attention and values
+    `here.z` is the slope g of the metric by what heads write. With P and V attention and values
     here, P' and V' there, and V g the product of values at a source with g at a destination,
 
         P V g - P' V' g  =  (P - P') (V g + V' g) / 2  +  (P + P') / 2 (V g - V' g)
     """
-    group = own.z.shape[2] // own.v.shape[2]
+    group = here.z.shape[2] // here.v.shape[2]
 
     def product(v: Tensor) -> Float[Tensor, "batch head dest src"]:
-        return torch.einsum("bdhe,bshe->bhds", own.z, v.repeat_interleave(group, dim=2))
+        return torch.einsum("bdhe,bshe->bhds", here.z, v.repeat_interleave(group, dim=2))
 
-    there = other.pattern if patch in ("z", "pattern") else own.pattern
-    here_product = product(own.v)
-    there_product = product(other.v) if patch in ("z", "v") else here_product
-    where = (own.pattern - there) * (here_product + there_product) / 2
-    what = (own.pattern + there) / 2 * (here_product - there_product)
-    return torch.stack([where, what])
+    there_pattern = there.pattern if patch in ("z", "pattern") else here.pattern
+    here_product = product(here.v)
+    there_product = product(there.v) if patch in ("z", "v") else here_product
+    by_attention = (here.pattern - there_pattern) * (here_product + there_product) / 2
+    by_values = (here.pattern + there_pattern) / 2 * (here_product - there_product)
+    return torch.stack([by_attention, by_values])
 
 
-def _patched_layer(own: Attended, other: Attended, patch: Patch) -> Tensor:
+def _patched_layer(here: Attended, there: Attended, patch: Patch) -> Tensor:
     """What all heads of a layer write where `patch` is the counterfactual's."""
-    heads = range(own.z.shape[2])
-    return torch.stack([written(own.of(h), other.of(h), patch) for h in heads], dim=2)
+    heads = range(here.z.shape[2])
+    return torch.stack([written(here.of(h), there.of(h), patch) for h in heads], dim=2)
 
 
 def _levels(brings: Float[Tensor, "split batch head dest src"], batch: Batch) -> list[Tensor]:
     """What heads, rows and paths bring together, [split batch head ...]."""
     brings = brings.nan_to_num()  # rows of padding may be NaN
-    at = role_places(batch.roles, brings.shape[-1]).to(brings)
-    rows = torch.einsum("xbhds,bid->xbhi", brings, at)
-    paths = torch.einsum("xbhds,bid,bjs->xbhij", brings, at, at)
+    standing = role_places(batch.roles, brings.shape[-1]).to(brings)
+    rows = torch.einsum("xbhds,bid->xbhi", brings, standing)
+    paths = torch.einsum("xbhds,bid,bjs->xbhij", brings, standing, standing)
     return [brings.sum((-2, -1)), rows, paths]

@@ -7,8 +7,7 @@ from typing import Any
 import torch
 
 from retrieval_interp.circuits.circuit import Circuit
-from retrieval_interp.circuits.counterfactual.explain import explain
-from retrieval_interp.circuits.counterfactual.explanation import Explanation
+from retrieval_interp.circuits.counterfactual.explanation import Explanation, explain
 from retrieval_interp.circuits.counterfactual.mechanism import (
     PATCHES,
     Counterfactual,
