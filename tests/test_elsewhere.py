@@ -231,9 +231,11 @@ def test_a_rule_of_ones_own_is_tried(monkeypatch):
             return torch.ones_like(where.allowed).tril(-2).triu(-2)
 
     class FollowsTwoBack(Follows):
+        asked = (3,)
+
         def draw(self, rng):
             letters = [rng.randrange(4) for _ in range(5)]
-            return letters, [letters[0]], [[2]]
+            return letters, [letters[1]], [[3]]
 
     monkeypatch.setattr(space, "RULES", [*mechanisms.RULES, TwoBack()])
     monkeypatch.setitem(space.COSTS, "two-back", (1, 0))
