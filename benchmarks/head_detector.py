@@ -17,7 +17,7 @@ from measure import Rows, benchmark, load_model
 from transformer_lens import head_detector
 
 import retrieval_interp as ri
-from retrieval_interp.circuits.scores.scorer import heads_of
+from retrieval_interp.circuits.hooks import heads_of
 
 DETECTED: dict[str, Callable[..., Any]] = {
     "previous": head_detector.get_previous_token_head_detection_pattern,

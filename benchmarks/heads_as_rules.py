@@ -20,8 +20,8 @@ from measure import Rows, benchmark, load_model, rank_correlation
 
 import retrieval_interp as ri
 from retrieval_interp.circuits import Circuit, Scorer
+from retrieval_interp.circuits.losses import standard_error
 from retrieval_interp.circuits.mechanisms import IDENTITY, RULES, UNIFORM, Mechanism, OneHot
-from retrieval_interp.circuits.runs.means import standard_error
 from retrieval_interp.circuits.scan import next_token_task
 
 LENGTH, SHUFFLES = 128, 100

@@ -18,8 +18,8 @@ from measure import Rows, benchmark, load_model
 import retrieval_interp as ri
 from retrieval_interp.circuits import Scorer
 from retrieval_interp.circuits.flow import causal_depth
+from retrieval_interp.circuits.hooks import heads_of
 from retrieval_interp.circuits.mechanisms import Cut
-from retrieval_interp.circuits.scores.scorer import heads_of
 
 MADE = 0.2  # of the role's attention
 KINDS = {  # which hops are cut

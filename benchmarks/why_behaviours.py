@@ -23,7 +23,7 @@ from examples.answers import BEHAVIOURS
 from retrieval_interp.circuits.counterfactual.mechanism import PATCHES
 from retrieval_interp.circuits.counterfactual.search import Recovery
 from retrieval_interp.circuits.counterfactual.units import MetricTask
-from retrieval_interp.circuits.hooks import Hooked
+from retrieval_interp.circuits.hooks import run_model
 from retrieval_interp.views.why_view import why_drawing
 
 
@@ -31,7 +31,7 @@ def row(name: str, seed: int, options: argparse.Namespace, model: Any) -> dict[s
     task = BEHAVIOURS[name](model.tokenizer)
     batch = task.sample(200 if options.examples > 8 else 16, seed, split="test")
     with torch.no_grad():
-        right = task.logit_differences(Hooked(model).run(batch), batch) > 0
+        right = task.logit_differences(run_model(model, batch), batch) > 0
     chosen = {"examples": options.examples, "seed": seed, "upto": options.upto}
     seconds, why = timed(lambda: ri.why(model, task, **chosen))
     if options.pages and seed == options.seeds[0]:

@@ -27,7 +27,7 @@ from torch import Tensor
 import retrieval_interp as ri
 from examples.answers import BEHAVIOURS
 from retrieval_interp.circuits.counterfactual.units import SHARES, MetricTask
-from retrieval_interp.circuits.hooks import Hooked
+from retrieval_interp.circuits.hooks import run_model
 
 KEPT = (0.0, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)  # as in MIB, and none
 KEEP, STEPS, WITHIN = 0.9, 5, 1 / 64
@@ -44,7 +44,7 @@ class Asked:
 
     def each(self, batch: Any, hooks: Hooks | None = None) -> Tensor:
         with self.model.hooks(fwd_hooks=hooks or []):
-            return self.task.metric(Hooked(self.model).run(batch), self.batch)
+            return self.task.metric(run_model(self.model, batch), self.batch)
 
     @torch.no_grad()
     def share(self, hooks: Hooks) -> float:

@@ -97,13 +97,13 @@ def attention_by_role(
             present = (here >= 0)[..., None] & (roles >= 0)
             sources = roles.clamp(min=0)[:, :, None].expand(-1, -1, rows.shape[2], -1)
             # Rows of padding, which stand in for absent roles, may be NaN.
-            each = rows.gather(-1, sources).masked_fill(~present[:, :, None], 0.0)
+            weights = rows.gather(-1, sources).masked_fill(~present[:, :, None], 0.0)
         else:
             all_of = [path_sources(RolePath(dest, src), roles, size) for src in range(n_roles)]
             among = torch.stack(all_of, dim=-1)  # [batch chain src role]
             rows = rows.masked_fill(~among.any(-1)[:, :, None], 0.0)
-            present, each = among.any(2), rows @ among.float()
-        of_rows.append((each.sum(dim=(0, 1)), present.float().sum(dim=(0, 1))))
+            present, weights = among.any(2), rows @ among.float()
+        of_rows.append((weights.sum(dim=(0, 1)), present.float().sum(dim=(0, 1))))
     totals, counts = (torch.stack(all_rows, dim=-2) for all_rows in zip(*of_rows))
     return totals / counts.clamp(min=1), counts
 

@@ -14,6 +14,7 @@ A chain of D steps is a path graph. Two are simulated, so that one can be mistak
 
 from collections.abc import Iterator, Sequence
 from itertools import count, zip_longest
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool
@@ -22,7 +23,8 @@ from torch import Tensor
 from retrieval_interp.circuits.circuit import Circuit
 from retrieval_interp.circuits.mechanisms import IDENTITY, UNIFORM
 from retrieval_interp.tasks import InputError, RetrievalGraph, path_graph
-from retrieval_interp.tasks.retrieval import Arrangement, Tables, arrange
+from retrieval_interp.tasks.graph import Tables, lay_out
+from retrieval_interp.tasks.shown import listed
 
 _CHAINS = 2
 Graph = RetrievalGraph | int  # a graph, or how many steps a chain has
@@ -84,51 +86,76 @@ def after_each_layer(
     path p_0 x_0 p_1 x_1 ... p_D x_D, where the paper's e_j is piece j+1.
     """
     graph = _graph(graph)
-    order = arrange(graph, _CHAINS, tables)
-    held, rivals = _start(graph, order), _rivals(order)
-    visible = _visible(order) if causal else torch.ones(len(held), len(held), dtype=torch.bool)
+    laid_out = lay_out(graph, _CHAINS, tables)
+    places = [
+        _Place(table, line, element, symbol)
+        for table, (_, lines, _) in enumerate(laid_out)
+        for line, symbols in enumerate(lines)
+        for element, symbol in enumerate(symbols)
+    ]
+    position_of = {place[:3]: position for position, place in enumerate(places)}
+    roles = []  # the positions of the roles of the first chain
+    for node, statement in graph.roles:
+        number = len(laid_out) - 1 - statement
+        table = laid_out[number]
+        roles.append(position_of[number, table.of_chain[0], table.nodes.index(node)])
+    held, rivals = _start(graph, places, roles), _rivals(places)
+    visible = _visible(places) if causal else torch.ones(len(held), len(held), dtype=torch.bool)
     while True:
-        yield held[list(order.roles[0]), : 2 * len(graph.nodes)]
-        found, with_none = visible, torch.cat([held, torch.zeros_like(held[:1])])
+        yield held[roles, : 2 * len(graph.nodes)]
+        identified, with_none = visible, torch.cat([held, torch.zeros_like(held[:1])])
         for rival in rivals:
-            found = found & _share(held, held & ~with_none[list(rival)])
-        held = held | _share(found, held.T)
+            identified = identified & _share(held, held & ~with_none[list(rival)])
+        held = held | _share(identified, held.T)
 
 
-def _start(graph: RetrievalGraph, order: Arrangement) -> Bool[Tensor, "pos piece"]:
+class _Place(NamedTuple):
+    """What stands at a position."""
+
+    table: int  # in the order of the sequence: those of later steps first, the queries last
+    line: int  # of the table
+    element: int  # of the line
+    symbol: int
+
+
+def _start(
+    graph: RetrievalGraph, places: list[_Place], roles: list[int]
+) -> Bool[Tensor, "pos piece"]:
     """The pieces of every position; those of the chain that is followed come first."""
-    piece: dict[tuple[str, int], int] = {}
-    for role, place in zip(graph.roles, order.roles[0]):
-        piece["line", order.elements[place].line] = 2 * role.statement
-        piece["symbol", order.elements[place].symbol] = 2 * role.node + 1
+    piece: dict[tuple[int, ...], int] = {}  # by table and line, or by symbol
+    for role, position in zip(graph.roles, roles):
+        piece[places[position][:2]] = 2 * role.statement
+        piece[places[position][3:]] = 2 * role.node + 1
     first = 2 * len(graph.nodes)
     rows = [
-        [piece.setdefault(own, first + len(piece)) for own in (("line", line), ("symbol", symbol))]
-        for symbol, _, line, _, _ in order.elements
+        [piece.setdefault(key, first + len(piece)) for key in (place[:2], place[3:])]
+        for place in places
     ]
     held = torch.zeros(len(rows), first + len(piece), dtype=torch.bool)
     return held.scatter(1, torch.tensor(rows), True)
 
 
-def _rivals(order: Arrangement) -> list[Sequence[int]]:
+def _rivals(places: list[_Place]) -> list[Sequence[int]]:
     """For every position its k-th rival, the same element of another line, or -1 for none."""
-    starts = [element.start for element in order.elements]
-    same = {start: [i for i, other in enumerate(starts) if other == start] for start in set(starts)}
-    rivals = ([other for other in same[s] if other != place] for place, s in enumerate(starts))
+    alike: dict[tuple[int, int], list[int]] = {}
+    for position, place in enumerate(places):
+        alike.setdefault((place.table, place.element), []).append(position)
+    rivals = (
+        [rival for rival in alike[place.table, place.element] if rival != position]
+        for position, place in enumerate(places)
+    )
     return list(zip_longest(*rivals, fillvalue=-1))
 
 
-def _visible(order: Arrangement) -> Bool[Tensor, "dest src"]:
-    table = {line: number for number, span in enumerate(order.tables) for line in span}
-    lines = torch.tensor([element.line for element in order.elements])
-    # Tables of later steps come first; the queries, which are in no table, last.
-    block = torch.tensor([-table.get(element.line, -1) for element in order.elements])
-    return (lines[:, None] == lines).tril() | (block < block[:, None])
+def _visible(places: list[_Place]) -> Bool[Tensor, "dest src"]:
+    tables, lines = torch.tensor([place[:2] for place in places]).unbind(-1)
+    same_table = tables[:, None] == tables
+    return (same_table & (lines[:, None] == lines)).tril() | (tables < tables[:, None])
 
 
-def _share(one: Bool[Tensor, "a x"], other: Bool[Tensor, "b x"]) -> Bool[Tensor, "a b"]:
+def _share(rows: Bool[Tensor, "a x"], columns: Bool[Tensor, "b x"]) -> Bool[Tensor, "a b"]:
     """Which rows have something in common."""
-    return one.float() @ other.float().T > 0
+    return rows.float() @ columns.float().T > 0
 
 
 def held_nodes(circuit: Circuit, n_layers: int) -> list[list[frozenset[int]]]:
@@ -163,17 +190,13 @@ def describe_flow(circuit: Circuit, n_layers: int, n_heads: int) -> str:
     text = f"can deliver {listed(got, 'and')}" if got else "cannot deliver"
     if missing:
         text += f"{' but not' if got else ''} {listed(missing, 'or')}"
-        known = circuit.mechanisms.values()
-        reduced = sum(each.follows_paths or each in (UNIFORM, IDENTITY) for each in known)
+        reduced = sum(
+            mechanism.follows_paths or mechanism in (UNIFORM, IDENTITY)
+            for mechanism in circuit.mechanisms.values()
+        )
         if reduced < n_layers * n_heads:
             text += "; heads that are not reduced to paths may bring more"
     return f"By information flow along its paths, this circuit {text}."
-
-
-def listed(words: Sequence[str], conjunction: str) -> str:
-    """`A, B and C`."""
-    *others, last = words or [""]
-    return f"{', '.join(others)} {conjunction} {last}" if others else last
 
 
 def circuit_graph(circuit: Circuit) -> RetrievalGraph:
@@ -181,6 +204,8 @@ def circuit_graph(circuit: Circuit) -> RetrievalGraph:
     named, n_roles = circuit.task.get("graph"), circuit.n_roles
     graph = path_graph(max(1, (n_roles - 1) // 2)) if named is None else RetrievalGraph.parse(named)
     if len(graph.roles) != n_roles:
-        found = f"the {len(graph.roles)} roles of {named or 'a chain'}, found {n_roles}"
-        raise InputError(f"circuit: expected {found}")
+        raise InputError(
+            f"circuit: expected the {len(graph.roles)} roles of {named or 'a chain'}, found "
+            f"{n_roles}"
+        )
     return graph

@@ -12,11 +12,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from retrieval_interp.circuits.flow import listed
-from retrieval_interp.circuits.hooks import measuring
+from retrieval_interp.circuits.hooks import heads_of, measuring
 from retrieval_interp.circuits.paths import Head
-from retrieval_interp.circuits.scores.scorer import heads_of
 from retrieval_interp.tasks import InputError
+from retrieval_interp.tasks.shown import listed
 
 _ROUNDING = 64 * torch.finfo(torch.float32).eps  # of the largest number: no difference
 _SEEN = ("hook_resid_pre", "attn.hook_z", "attn.hook_out", "hook_attn_out")
@@ -64,19 +63,19 @@ def check_hook(model: Any, hook: Any, head: str | Head, inputs: Tensor | None = 
     changed = tuple(Head(layer, number) for number, of in enumerate(by_head) if of.any())
     with model.hooks(fwd_hooks=[(place, lambda x, hook: hooked[place])]):
         beside = _first_apart(hooked, run())
-    what = [str(other) for other in changed if other != head]
+    besides = [str(changed_head) for changed_head in changed if changed_head != head]
     if beside is not None:
-        what.append(f"layer {beside}" + " after its heads" * (beside == layer))
-    if not what:
+        besides.append(f"layer {beside}" + " after its heads" * (beside == layer))
+    if not besides:
         return HookCheck(bool(changed), changed, f"It changed {head} and nothing else.")
     end = ", too" if head in changed else f", not {head}"
-    at = by_head.any(0).any(0).any(-1).nonzero().flatten().tolist()
+    positions = by_head.any(0).any(0).any(-1).nonzero().flatten().tolist()
     if not seen and 1 < len(changed) == len(by_head) and "hook_result" not in str(hook):
         name = hook[0] if isinstance(hook, tuple) else "its place"
         end += f": {name} is after the heads are mixed"
-    elif len(at) == 1 < len(changed):
-        end += f", at position {at[0]} alone"
-    return HookCheck(False, changed, f"It changed {listed(what, 'and')}{end}.")
+    elif len(positions) == 1 < len(changed):
+        end += f", at position {positions[0]} alone"
+    return HookCheck(False, changed, f"It changed {listed(besides, 'and')}{end}.")
 
 
 def _run(model: Any, inputs: Tensor) -> Seen:
@@ -86,24 +85,25 @@ def _run(model: Any, inputs: Tensor) -> Seen:
     return {**cache, f"blocks.{model.cfg.n_layers}.{_SEEN[0]}": outputs}
 
 
-def _first_apart(one: Seen, other: Seen) -> int | None:
+def _first_apart(run: Seen, known: Seen) -> int | None:
     """The first layer that returns something else; -1 if something else enters the model."""
-    streams = [(one[name], other[name]) for name in one if name.endswith(_SEEN[0])]
-    return next((at - 1 for at, (a, b) in enumerate(streams) if _differ(a, b, b)), None)
+    streams = [(run[name], known[name]) for name in run if name.endswith(_SEEN[0])]
+    return next((layer - 1 for layer, (a, b) in enumerate(streams) if _differ(a, b, b)), None)
 
 
-def _differ(one: Tensor, other: Tensor, scale: Tensor) -> bool:
+def _differ(a: Tensor, b: Tensor, scale: Tensor) -> bool:
     """Whether they differ by more than rounding."""
-    return not ((one - other).abs().max() <= _ROUNDING * scale.abs().max())
+    return not ((a - b).abs().max() <= _ROUNDING * scale.abs().max())
 
 
 def _changes(hooked: Seen, intact: Seen, layer: int, weights: Tensor) -> tuple[Tensor, str, bool]:
     """The change that each head writes, [head batch pos d_model]; where; and if z shows it."""
-    at, shape = f"blocks.{layer}.", "bphd,hdm->hbpm"
-    z, place = at + _SEEN[1], next(at + part for part in _SEEN[2:] if at + part in intact)
+    block, shape = f"blocks.{layer}.", "bphd,hdm->hbpm"
+    z = block + _SEEN[1]
+    place = next(block + part for part in _SEEN[2:] if block + part in intact)
     scale = intact[place]
-    rest = scale - torch.einsum(shape, intact[z], weights).sum(0)
-    if _differ(rest, rest[:1, :1], scale):
+    constant = scale - torch.einsum(shape, intact[z], weights).sum(0)
+    if _differ(constant, constant[:1, :1], scale):
         raise InputError("model: expected 32-bit attention that adds up its heads, found other")
     change = hooked[place] - scale
     by_head = torch.einsum(shape, hooked[z] - intact[z], weights)

@@ -12,14 +12,17 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from retrieval_interp.circuits.attention import Mask, softmax_attention
-from retrieval_interp.circuits.circuit import Circuit
+from retrieval_interp.circuits.circuit import Circuit, Head
 from retrieval_interp.circuits.mechanisms import Mechanism, Where
-from retrieval_interp.circuits.runs.onednn import FrozenWeights
+from retrieval_interp.circuits.models.contract import HookedModel
 from retrieval_interp.tasks import Batch, InputError
 from retrieval_interp.tasks.task import Attended
 
 _PROBED: "weakref.WeakKeyDictionary[Any, dict[Any, Probed]]" = weakref.WeakKeyDictionary()
 _KEPT = 64_000_000  # weights of patterns that are kept
+WHOLE = 512  # examples per run; more are no faster and take memory
+PART = 256  # examples per part of a larger batch; as fast as 512; 2.2 GB, not 2.5, for 4,096
+LOGITS = 300_000_000  # numbers that a run's logits may have; a language model has many a position
 HookFunction = Callable[..., Tensor | None]
 
 
@@ -28,13 +31,15 @@ def pattern_hook_name(layer: int) -> str:
     return f"blocks.{layer}.attn.hook_pattern"
 
 
-def in_all_layers(model: Any, name: str, function: HookFunction) -> list[tuple[Any, HookFunction]]:
+def in_all_layers(
+    model: HookedModel, name: str, function: HookFunction
+) -> list[tuple[Any, HookFunction]]:
     """A hook on this part of every layer's attention, set at once: a bridge is slow to find one."""
     names = (pattern_hook_name(layer) for layer in range(model.cfg.n_layers))
-    return [({each.replace("hook_pattern", name) for each in names}.__contains__, function)]
+    return [({pattern.replace("hook_pattern", name) for pattern in names}.__contains__, function)]
 
 
-def is_hooked_transformer(model: Any) -> bool:
+def is_hooked_transformer(model: HookedModel) -> bool:
     """Whether a model is a `HookedTransformer`, by class name, since TransformerLens 4 has none."""
     names = {(kind.__module__.split(".")[0], kind.__name__) for kind in type(model).__mro__}
     return ("transformer_lens", "HookedTransformer") in names
@@ -46,16 +51,30 @@ def call_options(batch: Batch) -> dict[str, Tensor]:
     return {} if mask is None else {"attention_mask": mask.long()}
 
 
-def has_hooks(model: Any) -> bool:
+def has_hooks(model: HookedModel) -> bool:
     """Whether somebody has set a hook on the model."""
     return any(point.has_hooks() for point in model.hook_dict.values())
 
 
+def heads_of(model: HookedModel) -> list[Head]:
+    """All heads of a model, by layer."""
+    layers, heads = range(model.cfg.n_layers), range(model.cfg.n_heads)
+    return [Head(layer, head) for layer in layers for head in heads]
+
+
+def parts_of(model: HookedModel, batch: Batch) -> list[Batch]:
+    """Split a large batch, unless the model has hooks, which may be made for this batch."""
+    fitting = max(1, LOGITS // (batch.inputs.shape[1] * model.cfg.d_vocab_out))
+    if has_hooks(model) or len(batch) <= min(WHOLE, fitting):
+        return [batch]
+    return list(batch.parts(min(PART, fitting)))
+
+
 @contextmanager
-def measuring(model: Any, alone: bool = False) -> Iterator[None]:
+def measuring(model: HookedModel, alone: bool = False) -> Iterator[None]:
     """Run a model without dropout, or even without the hooks of others; all is put back."""
     wrapped = getattr(model, "original_model", model)  # some of its modules are not a bridge's
-    training = [each for each in {*model.modules(), *wrapped.modules()} if each.training]
+    training = [part for part in {*model.modules(), *wrapped.modules()} if part.training]
     points = {point: point._forward_hooks for point in model.hook_dict.values() if alone}
     try:
         for module in training:
@@ -78,7 +97,7 @@ class Probed(NamedTuple):
 
 
 @torch.no_grad()
-def probed(model: Any, batch: Batch) -> Probed:
+def probed(model: HookedModel, batch: Batch) -> Probed:
     """Measure a model, once for sequences of a length; a config has many names for a window."""
     known = _PROBED.setdefault(model, {})
     key = batch.inputs.shape[1], versions(model.buffers())  # which may hold a mask
@@ -128,48 +147,46 @@ def versions(tensors: Iterable[Tensor]) -> tuple[tuple[int, int], ...]:
     return tuple((id(x), 0 if x.is_inference() else x._version) for x in tensors)
 
 
-def is_causal(model: Any, batch: Batch) -> bool:
+def is_causal(model: HookedModel, batch: Batch) -> bool:
     """Whether positions attend only to themselves and earlier ones."""
     return all(mask.causal for mask in probed(model, batch).masks)
 
 
-def where_by_layer(model: Any, batch: Batch) -> list[Where]:
+def where_by_layer(model: HookedModel, batch: Batch) -> list[Where]:
     """The positions of a batch with the mask of each layer; layers with the same mask share it."""
     masks = probed(model, batch).masks
     where = {mask: Where.of(batch, mask) for mask in masks}
     return [where[mask] for mask in masks]
 
 
-class Hooked:
-    """A hooked model, a `HookedTransformer` or a `TransformerBridge`."""
+def run_model(
+    model: HookedModel, batch: Batch, layer: int = 0, before: Any = None
+) -> Float[Tensor, "batch answer d_out"]:
+    """The model's outputs on a batch.
 
-    def __init__(self, model: Any):
-        self.model = model
-
-    def run(
-        self, batch: Batch, layer: int = 0, before: Any = None
-    ) -> Float[Tensor, "batch answer d_out"]:
-        """The outputs; of a run from this layer on, given what the block before it returned."""
-        skipped = self.model.blocks[:layer]
-        try:
-            for block in skipped:
-                vars(block)["forward"] = lambda *_, **__: before  # found before the class's method
-            with measuring(self.model), FrozenWeights():
-                outputs: Tensor = self.model(batch.inputs, **call_options(batch))
-        finally:
-            for block in skipped:
-                vars(block).pop("forward", None)
-        return outputs
+    With a `layer`, the blocks before it are skipped, and `before` is what the last of them returned
+    in another run.
+    """
+    skipped = model.blocks[:layer]
+    try:
+        for block in skipped:
+            vars(block)["forward"] = lambda *_, **__: before  # found before the class's method
+        with measuring(model):
+            outputs: Tensor = model(batch.inputs, **call_options(batch))
+    finally:
+        for block in skipped:
+            vars(block).pop("forward", None)
+    return outputs
 
 
-class Patterns:
+class KeptPatterns:
     """The patterns of mechanisms on a batch, kept, as many circuits have most in common."""
 
-    def __init__(self, batch: Batch, model: Any):
+    def __init__(self, batch: Batch, model: HookedModel):
         self.where = where_by_layer(model, batch)
         self._kept: dict[tuple[Mechanism, Mask], Tensor] = {}
 
-    def __call__(self, mechanism: Mechanism, layer: int) -> Float[Tensor, "#batch dest src"]:
+    def of(self, mechanism: Mechanism, layer: int) -> Float[Tensor, "#batch dest src"]:
         where = self.where[layer]
         key = mechanism, where.mask
         if key not in self._kept:
@@ -181,8 +198,12 @@ class Patterns:
 
 @contextmanager
 def ablated(
-    model: Any, circuit: Circuit, batch: Batch, first_layer: int = 0, known: Patterns | None = None
-) -> Iterator[Any]:
+    model: HookedModel,
+    circuit: Circuit,
+    batch: Batch,
+    first_layer: int = 0,
+    patterns: KeptPatterns | None = None,
+) -> Iterator[HookedModel]:
     """Run a model with a circuit in place of its attention.
 
     The pattern of every head that the circuit names is replaced after the softmax, so the head
@@ -197,7 +218,7 @@ def ablated(
         circuit: mechanisms for some or all of its heads.
         batch: the batch that will be run; its roles place the paths.
         first_layer: apply the circuit from this layer on, for runs that start there.
-        known: patterns of this batch, kept from other circuits.
+        patterns: those of this batch, kept from other circuits.
 
     Examples:
         >>> import retrieval_interp as ri
@@ -210,18 +231,18 @@ def ablated(
         0.034
     """
     circuit.check_fits(model.cfg.n_layers, model.cfg.n_heads)
-    pattern_of = known or Patterns(batch, model)
+    patterns = patterns or KeptPatterns(batch, model)
     layers: dict[int, dict[int, Mechanism]] = {}
     for head, mechanism in circuit.mechanisms.items():
         if head.layer >= first_layer:
             layers.setdefault(head.layer, {})[head.head] = mechanism
-            pattern_of.where[head.layer].check(mechanism.paths, f"{head}: ", circuit.role_names)
+            patterns.where[head.layer].check(mechanism.paths, f"{head}: ", circuit.role_names)
     uses_pattern = not layers or probed(model, batch).pattern_is_used
     points = model.hook_dict  # slow on a bridge, so all hooks are set at once
     names: dict[Any, str] = {}
     functions: dict[Any, list[HookFunction]] = {}
     for layer, heads in layers.items():
-        for name, function in _layer_hooks(layer, heads, pattern_of, batch, uses_pattern):
+        for name, function in _layer_hooks(layer, heads, patterns, batch, uses_pattern):
             names[points.get(name)] = name
             functions.setdefault(points.get(name), []).append(function)
     fired: set[str] = set()
@@ -246,7 +267,7 @@ def ablated(
 def _layer_hooks(
     layer: int,
     mechanisms: Mapping[int, Mechanism],
-    pattern_of: Patterns,
+    patterns: KeptPatterns,
     batch: Batch,
     uses_pattern: bool,
 ) -> list[tuple[str, HookFunction]]:
@@ -266,10 +287,14 @@ def _layer_hooks(
     def note(name: str, activation: Tensor, hook: Any) -> None:
         seen[name] = activation
 
+    def new_pattern(mechanism: Mechanism, own: Tensor) -> Float[Tensor, "#batch dest src"]:
+        keeps = mechanism.keeps_own
+        return mechanism.changed(own, batch.roles) if keeps else patterns.of(mechanism, layer)
+
     def own_pattern(head: int) -> Float[Tensor, "batch dest src"]:
         if uses_pattern:
             return seen["pattern"][:, head]
-        allowed = pattern_of.where[layer].allowed
+        allowed = patterns.where[layer].allowed
         if real is not None:
             allowed = allowed | ~real[:, :, None]  # rows of padding, which nothing attends to
         group = seen["q"].shape[2] // seen["k"].shape[2]  # query heads may share a key-value head
@@ -281,10 +306,7 @@ def _layer_hooks(
         _check_run(len(pattern), pattern.shape[-1], batch)
         pattern = pattern.clone()
         for head, mechanism in at_pattern.items():
-            own = pattern[:, head]
-            keeps = mechanism.keeps_own
-            new = mechanism.changed(own, batch.roles) if keeps else pattern_of(mechanism, layer)
-            pattern[:, head] = new.to(pattern)
+            pattern[:, head] = new_pattern(mechanism, pattern[:, head]).to(pattern)
         return pattern
 
     def put_outputs(z: Float[Tensor, "batch pos head d_head"], hook: Any) -> Tensor:
@@ -298,9 +320,7 @@ def _layer_hooks(
                 here, there = Attended(own, v, z[:, :, head]), batch.counterfactual_of(layer, head)
                 z[:, :, head] = mechanism.output(here, there, batch.roles)
             else:
-                keeps = mechanism.keeps_own
-                new = mechanism.changed(own, batch.roles) if keeps else pattern_of(mechanism, layer)
-                used[head] = new.to(z).expand(len(z), -1, -1)
+                used[head] = new_pattern(mechanism, own).to(z).expand(len(z), -1, -1)
                 z[:, :, head] = used[head] @ v
         return z
 

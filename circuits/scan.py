@@ -13,12 +13,17 @@ from retrieval_interp.circuits.circuit import Circuit, Head
 from retrieval_interp.circuits.discovery.attribution import attribute
 from retrieval_interp.circuits.discovery.judge import Judge
 from retrieval_interp.circuits.discovery.space import propose
-from retrieval_interp.circuits.hooks import is_causal
+from retrieval_interp.circuits.fits import check_model_fits, draw_batch
+from retrieval_interp.circuits.hooks import heads_of, is_causal
+from retrieval_interp.circuits.losses import Measured, Progress, no_progress
+from retrieval_interp.circuits.means import (
+    allowed_attention,
+    head_means,
+    mean_attention,
+    overlaps,
+)
 from retrieval_interp.circuits.mechanisms import IDENTITY, RULES, UNIFORM, Mechanism
-from retrieval_interp.circuits.runs.fits import check_model_fits, draw_batch
-from retrieval_interp.circuits.runs.means import head_means, mean_attention, pattern_shares
-from retrieval_interp.circuits.scores import scorer
-from retrieval_interp.circuits.scores.control import allowed_attention
+from retrieval_interp.circuits.tolerance import kept_share
 from retrieval_interp.tasks import Batch, InputError, InputWarning, Task
 from retrieval_interp.tasks.words.given_texts import NextTokenTask
 
@@ -54,23 +59,29 @@ def describe_heads(model: Any, batch: Batch, other: Batch | None = None) -> dict
     there is padding, or nothing that is asked.
     """
     rules = [IDENTITY, UNIFORM, *(RULES if batch.tokens is not None else RULES[:2])]
-    candidates: dict[Head, list[Mechanism]] = {head: [*rules] for head in scorer.heads_of(model)}
+    candidates: dict[Head, list[Mechanism]] = {head: [*rules] for head in heads_of(model)}
     attention = allowed_attention(mean_attention(model, batch).cpu(), batch, model)
     if batch.roles.shape[-1] > 1:
-        for head, own in candidates.items():
+        for head, mechanisms in candidates.items():
             paths = propose(attention[head], "shared", _PATHS)
-            own += [paths] if paths.paths else []
+            mechanisms += [paths] if paths.paths else []
     means = head_means(model, batch, attention)
     mean_shares = dict.fromkeys(means, math.nan)
     if other is not None:
-        shared = pattern_shares(model, other, {head: [mean] for head, mean in means.items()})
-        mean_shares = {head: share for head, [share] in shared.items()}
-    found = {}
-    for head, shares in pattern_shares(model, batch, candidates).items():
-        place = next(at for at, share in enumerate(shares) if share >= max(shares) - _BETTER)
-        rule, share = candidates[head][place], shares[place]
-        found[head] = HeadScan(head, rule, share, means[head], mean_shares[head])
-    return found
+        elsewhere = overlaps(model, other, {head: [mean] for head, mean in means.items()})
+        mean_shares = {head: overlap.mean for head, [overlap] in elsewhere.items()}
+    scans = {}
+    for head, of_rules in overlaps(model, batch, candidates).items():
+        shares = [overlap.mean for overlap in of_rules]
+        best = next(i for i, share in enumerate(shares) if share >= max(shares) - _BETTER)
+        scans[head] = HeadScan(
+            head=head,
+            rule=candidates[head][best],
+            share=shares[best],
+            mean=means[head],
+            mean_share=mean_shares[head],
+        )
+    return scans
 
 
 @dataclass(frozen=True, repr=False)
@@ -81,7 +92,7 @@ class Scan:
     batch: Batch  # on which losses were measured
     heads: list[HeadScan]  # by layer
     intact_loss: float
-    uninformed_loss: float  # of knowing nothing (`circuits.scores.scorer`)
+    uninformed_loss: float  # of knowing nothing (`circuits.tolerance`)
     uninformed: str  # what knows nothing
     tolerance: float  # the loss that the joint circuit has to stay below
     circuit: Circuit  # the joint circuit; empty if the model knows nothing here
@@ -99,7 +110,7 @@ class Scan:
     def kept(self) -> float:
         """The share of what the model knows that the joint circuit keeps; NaN if it is nothing."""
         shares = self.joint_loss, self.intact_loss, self.uninformed_loss
-        return scorer.kept_share(*shares) if self.learned else math.nan
+        return kept_share(*shares) if self.learned else math.nan
 
 
 def scan(
@@ -112,7 +123,7 @@ def scan(
     tolerance: float | None = None,
     by: Literal["rule", "mean"] = "rule",
     time: float | None = None,
-    progress: scorer.Progress = scorer.no_progress,
+    progress: Progress = no_progress,
 ) -> Scan:
     """Say what every head attends to, and which heads rules can replace together.
 
@@ -139,18 +150,19 @@ def scan(
         raise InputError(f"scan: expected by='rule' or 'mean', found {by!r:.40}")
     start, limit = monotonic(), math.inf if time is None else time
     task = text if isinstance(text, Task) else next_token_task(model, text, length)
-    one, other = _halves(model, task, examples, seed)
-    check_model_fits(model, one, task)
-    apart = not torch.equal(one.inputs, other.inputs)
+    described_on, measured_on = _halves(model, task, examples, seed)
+    check_model_fits(model, described_on, task)
+    apart = not torch.equal(described_on.inputs, measured_on.inputs)
     if not apart and by == "mean":
         raise InputError("scan: expected more than one example for by='mean', found one")
     if not apart:
         text = "scan: one example has no mean over others, so means are left out; give more text"
         warnings.warn(text, InputWarning, stacklevel=2)
-    described = describe_heads(model, one, other if apart else None)
-    means = {head: found.mean for head, found in described.items()}
-    mechanisms = {"mean": means, "rule": {head: f.rule for head, f in described.items()}}[by]
-    judge = Judge(model, task, other, tolerance)
+    described = describe_heads(model, described_on, measured_on if apart else None)
+    means = {head: row.mean for head, row in described.items()}
+    rules = {head: row.rule for head, row in described.items()}
+    mechanisms = means if by == "mean" else rules
+    judge = Judge(model, task, measured_on, tolerance)
     intact, losses = float(judge.losses(judge.empty).mean()), dict[Head, float]()
     costs = _estimates(judge, mechanisms)
     for head in progress(sorted(costs, key=lambda head: -costs[head]), "replacing each head"):
@@ -165,22 +177,23 @@ def scan(
         if by == "rule" and finished and apart:
             trials = progress(joint.replace(means, costs), "replacing others by their mean")
             finished = all(monotonic() < start + limit for _ in trials)
-    each, own = judge.losses(joint.circuit), judge.losses(judge.empty)
+    joint_losses = judge.losses(joint.circuit)
+    replaced = joint.circuit.mechanisms
     rows = [
-        replace(found, loss=losses.get(head, math.nan), replaced=joint.circuit.mechanisms.get(head))
-        for head, found in described.items()
+        replace(row, loss=losses.get(head, math.nan), replaced=replaced.get(head))
+        for head, row in described.items()
     ]
     return Scan(
         task=task,
-        batch=other,
+        batch=measured_on,
         heads=rows,
         intact_loss=intact,
         uninformed_loss=judge.uninformed.loss,
         uninformed=judge.uninformed.what,
         tolerance=judge.bar.loss,
         circuit=joint.circuit,
-        joint_loss=float(each.mean()),
-        joint_se=scorer.Measured.of(each - own).se,
+        joint_loss=float(joint_losses.mean()),
+        joint_se=Measured.of(joint_losses - judge.losses(judge.empty)).se,
         tried=frozenset(joint.tried),
         finished=finished,
         learned=judge.learned,
@@ -195,21 +208,23 @@ def _estimates(judge: Judge, mechanisms: dict[Head, Mechanism]) -> dict[Head, fl
         estimates = attribute(judge.model, judge.task, few)
     except InputError:
         return dict.fromkeys(mechanisms, 0.0)
-    return {head: estimates.change(head, each).effect for head, each in mechanisms.items()}
+    return {head: estimates.change(head, new).effect for head, new in mechanisms.items()}
 
 
 def _halves(model: Any, task: Task, examples: int, seed: int) -> tuple[Batch, Batch]:
+    """Examples on which heads are described, and others on which losses are measured."""
     device = next(model.parameters()).device
     if not isinstance(task, NextTokenTask):
-        one = draw_batch(task, examples, seed, device, "discovery")
-        return one, draw_batch(task, examples, seed, device, "test")
+        described_on = draw_batch(task, examples, seed, device, "discovery")
+        return described_on, draw_batch(task, examples, seed, device, "test")
     if len(task) == 1:
         return task.whole(device), task.whole(device)
     half = len(task) // 2
-    one = task.sample(len(task) - half, device=device)
-    other = task.sample(half, device=device, split="test")
+    first = task.sample(len(task) - half, device=device)
+    second = task.sample(half, device=device, split="test")
     # A mean pattern is known up to the longest sequence that it was measured on.
-    return (one, other) if one.inputs.shape[1] >= other.inputs.shape[1] else (other, one)
+    longer_first = first.inputs.shape[1] >= second.inputs.shape[1]
+    return (first, second) if longer_first else (second, first)
 
 
 class _Joint:
@@ -221,8 +236,11 @@ class _Joint:
     def replace(
         self, mechanisms: dict[Head, Mechanism], costs: dict[Head, float]
     ) -> Iterator[None]:
-        """Replace the first heads, in the order of their costs, as many as hold; then go on after
-        the one that does not, until several in a row do not. Yields before every trial.
+        """Replace heads in the order of their costs, cheapest first; yields before every trial.
+
+        As many of the first heads are replaced as the loss stays below the tolerance with, found by
+        doubling and bisection. The next head is skipped, and the same is done with those after it,
+        until several in a row could not be replaced.
         """
         todo = [head for head in mechanisms if head not in self.circuit.mechanisms]
         todo.sort(key=lambda head: (costs[head], head))

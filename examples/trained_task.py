@@ -6,21 +6,24 @@ the answers 3 and 1.
 
 To ship it with this package, two files change:
 
-1. tasks/tokens.py (or one of your own in tasks/) gets the class below. Its `name` is what recipes
-   and checkpoints call it; its fields are what `train --task.pairs 4` sets.
+1. tasks/tokens.py (or one of your own in tasks/) gets the class below. Its `name`, by which
+   `@registered` makes it known, is what recipes and checkpoints call it; its fields are what
+   `train --task.pairs 4` sets.
 2. retrieval_interp/config.py gets its recipe, for `train --preset recall`.
 """
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import retrieval_interp as ri
 import torch
 from retrieval_interp.tasks.sampling import random_words
 from retrieval_interp.tasks.structured import number
-from retrieval_interp.tasks.training_task import BEGIN, TokenTask, check_size
+from retrieval_interp.tasks.training_task import BEGIN, TokenTask, registered
 from retrieval_interp.tasks.words.names import letters
 
 
+@registered
 @dataclass(frozen=True)
 class RecallTask(TokenTask):
     """The value that each key was paired with."""
@@ -31,17 +34,25 @@ class RecallTask(TokenTask):
 
     name = "recall"
 
-    def facts(self):
+    asked = ("value",)
+    role_names = ("query", "key", "value")  # of a chain, which is a key that is asked
+
+    def __post_init__(self):
+        super().__post_init__()
         if min(self.keys, self.values) < self.pairs:
             raise ri.InputError(f"task: expected keys and values for {self.pairs} pairs")
-        check_size(1 + 3 * self.pairs, self.values + self.keys + 1)
-        return {
-            "n_positions": 1 + 3 * self.pairs,
-            "vocabulary": (*map(str, range(self.values)), *letters(self.keys), BEGIN),
-            "candidates": self.values,
-            "asked": ("value",),
-            "role_names": ("query", "key", "value"),  # of a chain, which is a key that is asked
-        }
+
+    @cached_property
+    def n_positions(self):
+        return 1 + 3 * self.pairs
+
+    @cached_property
+    def vocabulary(self):
+        return (*map(str, range(self.values)), *letters(self.keys), BEGIN)
+
+    @cached_property
+    def candidates(self):
+        return self.values
 
     def draw(self, indices, seed, stream):
         sizes = [self.keys, self.values, self.pairs]

@@ -37,11 +37,11 @@ from retrieval_interp.circuits.scores.enabling import enabled_by as enabled_by
 from retrieval_interp.config import PRESETS as PRESETS
 from retrieval_interp.config import ModelConfig as ModelConfig
 from retrieval_interp.config import Recipe as Recipe
-from retrieval_interp.emergence.crossing import Crossing as Crossing
 from retrieval_interp.emergence.report import attention_figure as attention_figure
 from retrieval_interp.emergence.report import crossing_figure as crossing_figure
 from retrieval_interp.emergence.report import emergence_table as emergence_table
 from retrieval_interp.emergence.report import loss_figure as loss_figure
+from retrieval_interp.emergence.series import Crossing as Crossing
 from retrieval_interp.emergence.series import Series as Series
 from retrieval_interp.emergence.series import follow_run as follow_run
 from retrieval_interp.emergence.series import path_emergence as path_emergence

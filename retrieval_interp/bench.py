@@ -23,22 +23,29 @@ from retrieval_interp.circuits.counterfactual.mechanism import keeps_some, with_
 from retrieval_interp.circuits.counterfactual.units import Unit, keeping
 from retrieval_interp.circuits.draw.layout import role_order
 from retrieval_interp.circuits.draw.svg import draw_circuit
-from retrieval_interp.circuits.hooks import is_causal, versions
-from retrieval_interp.circuits.mechanisms import ORIGINAL
-from retrieval_interp.circuits.runs.fits import draw_batch
-from retrieval_interp.circuits.runs.means import position_means, role_mean, standard_error
-from retrieval_interp.circuits.scores import scorer
-from retrieval_interp.circuits.scores.control import allowed_attention
+from retrieval_interp.circuits.fits import draw_batch
+from retrieval_interp.circuits.hooks import heads_of, is_causal, versions
+from retrieval_interp.circuits.losses import Progress, standard_error
+from retrieval_interp.circuits.means import allowed_attention, position_means, role_mean
+from retrieval_interp.circuits.mechanisms import ORIGINAL, Mechanism
+from retrieval_interp.circuits.tolerance import (
+    Uninformed,
+    has_learned,
+    is_better,
+    tolerance_of,
+    uninformed_loss,
+    unlearned_text,
+)
 from retrieval_interp.progress import progress_bar
 from retrieval_interp.storage.checkpoint import Checkpoint, load_checkpoint, read_circuit
 from retrieval_interp.storage.files import as_path, writable, write_whole
 from retrieval_interp.tasks import Batch, InputError, Task
+from retrieval_interp.tasks.shown import counted
 from retrieval_interp.tasks.structured import check_sampling, from_data
-from retrieval_interp.tasks.training_task import counted
 from retrieval_interp.training import check_device, choose_device
 from retrieval_interp.views.ablations_view import ablations_view
 from retrieval_interp.views.attention import attention_view, checked, position_labels, role_maps
-from retrieval_interp.views.page import View, register_displays, render
+from retrieval_interp.views.page import View, register_displays, render, unbroken
 from retrieval_interp.views.report import render_report, score_drawing, score_parts, with_kept
 from retrieval_interp.views.score_text import describe, score_table, verdict
 from retrieval_interp.views.tables import terminal_width, wrapped
@@ -53,7 +60,7 @@ def open(
     seed: int = 0,
     tolerance: float | None = None,
     device: str = "auto",
-    progress: scorer.Progress = progress_bar,
+    progress: Progress = progress_bar,
 ) -> "Workbench":
     """Open a trained model on a workbench.
 
@@ -92,15 +99,14 @@ class _Step(NamedTuple):
     circuit: Circuit
     loss: float
     se: float  # standard error of the loss
-    better: bool  # than the intact model (`scorer.is_better`)
+    better: bool  # than the intact model (`is_better`)
 
 
 @dataclass(eq=False, repr=False)
 class Workbench:
     """A model and the circuit supposed so far: change it, measure it, draw it, keep it.
 
-    `batch` holds the examples of the `test` split that everything is measured on; `refresh` of each
-    of the `listeners` is called after a change.
+    `refresh` of each of the `listeners` is called after a change.
     """
 
     model: Any
@@ -111,46 +117,75 @@ class Workbench:
     examples: int
     seed: int
     stated: float | None  # tolerance; None where each set of examples has its own
-    progress: scorer.Progress
+    progress: Progress
 
     def __post_init__(self) -> None:
         check_sampling(self.examples, self.seed, self.stated)
-        self.heads, device = scorer.heads_of(self.model), next(self.model.parameters()).device
-        self.batch = draw_batch(self.task, self.examples, self.seed, device, "test")
-        self.order = role_order(self.batch)
-        self.scorer = self._plain_scorer = Scorer(self.model, self.task, self.batch)
-        self._intact = self.scorer.base_losses.mean(dim=1)
-        self._steps = [self._measured(self.scorer.empty_circuit)]
+        self.heads, device = heads_of(self.model), next(self.model.parameters()).device
+        batch = draw_batch(self.task, self.examples, self.seed, device, "test")
+        self.order = role_order(batch)
+        self._plain_scorer = Scorer(self.model, self.task, batch)
+        self._intact = self._plain_scorer.base_losses.mean(dim=1)
+        self._steps = [self._measured(self._plain_scorer.empty_circuit)]
         self._score: CircuitScore | None = None
         self._controls = 20  # random circuits of that score
         self._model_as_opened = self._fingerprint()
         self.listeners: weakref.WeakSet[Any] = weakref.WeakSet()
         register_displays()
 
+    @property
+    def scorer(self) -> Scorer:
+        """What measures the current circuit."""
+        return self._scorer_for(self.circuit)
+
+    @property
+    def batch(self) -> Batch:
+        """The examples of the `test` split that everything is measured on.
+
+        They hold the attention on counterfactual prompts where the circuit keeps some of it.
+        """
+        return self.scorer.batch
+
     @cached_property
     def counterfactual(self) -> Batch:
         """The counterfactual prompts of these examples, for `keep`."""
-        return self.task.counterfactual(self.batch, self.seed)
+        return self.task.counterfactual(self._plain_scorer.batch, self.seed)
+
+    @cached_property
+    def _counterfactual_scorer(self) -> Scorer:
+        """Of the same examples with the counterfactual's attention; its runs are slower."""
+        batch = with_counterfactual(self.model, self._plain_scorer.batch, self.counterfactual)
+        return Scorer(self.model, self.task, batch)
+
+    def _scorer_for(self, circuit: Circuit) -> Scorer:
+        return self._counterfactual_scorer if keeps_some(circuit) else self._plain_scorer
+
+    @cached_property
+    def _losses_of_nothing(self) -> Float[Tensor, " batch"]:
+        """The losses with all heads as on the counterfactual prompts."""
+        nothing = keeping(self._plain_scorer.empty_circuit, self.heads, ())
+        return self._counterfactual_scorer.each(nothing)
 
     @cached_property
     def tolerance(self) -> float:
         """The loss that a working circuit stays below."""
         if self.stated is not None:
             return self.stated
-        return scorer.tolerance_of(self.task, self.intact_loss, self.uninformed.loss)
+        return tolerance_of(self.task, self.intact_loss, self.uninformed.loss)
 
     @cached_property
-    def uninformed(self) -> scorer.Uninformed:
+    def uninformed(self) -> Uninformed:
         """The loss of a model that knows nothing."""
-        return scorer.uninformed_loss(self.model, self.task, self.batch, self.scorer.each)
+        plain = self._plain_scorer
+        return uninformed_loss(self.model, self.task, plain.batch, plain.each)
 
     @cached_property
     def unlearned_text(self) -> str:
         """That the model has not learned the task; empty if it has."""
-        if scorer.has_learned(self._intact, self.uninformed):
+        if has_learned(self._intact, self.uninformed):
             return ""
         known = self.intact_loss, *self.uninformed[:2]
-        return scorer.unlearned_text(*known, self.task.loss_name)
+        return unlearned_text(*known, self.task.loss_name)
 
     @property
     def circuit(self) -> Circuit:
@@ -170,8 +205,8 @@ class Workbench:
     @property
     def scored(self) -> CircuitScore | None:
         """The score of the current circuit, if it has been taken."""
-        taken = self._score
-        return taken if taken and taken.circuit == self.circuit else None
+        score = self._score
+        return score if score and score.circuit == self.circuit else None
 
     @property
     def undoable(self) -> bool:
@@ -193,7 +228,8 @@ class Workbench:
 
     def loss_with(self, *lines: str | Circuit) -> float:
         """The loss if these lines, or another circuit, were supposed; nothing changes."""
-        circuit = self._read(lines)
+        self._check_unchanged()
+        circuit = self.parse(*lines)
         return self._scorer_for(circuit).loss(circuit)
 
     def __repr__(self) -> str:
@@ -204,35 +240,37 @@ class Workbench:
         return View(self.name, self._drawn(lines), "")._repr_html_()
 
     def _drawn(self, lines: Sequence[str]) -> str:
-        return render("bench.html", lines=lines, drawing=Markup(self.drawing()))
+        text = Markup("").join(Markup("<p>{}</p>\n").format(unbroken(line)) for line in lines)
+        return f'{text}<div class="scroll">{self.drawing()}</div>'
 
     def state(self) -> str:
         """The loss, how much is replaced or recovered, and whether there is anything to find."""
-        return f"{self._state()}. {self.unlearned_text}" if self.unlearned_text else self._state()
-
-    def _state(self) -> str:
         _, loss, se, better = self._steps[-1]
-        if not self.circuit.mechanisms:
-            return f"no head is replaced; intact {self.task.loss_name} {loss:.4f} +- {se:.4f}"
+        text = f"{self.task.loss_name} {loss:.4f} +- {se:.4f}"
         below = f"{'' if loss < self.tolerance else 'not '}below {self.tolerance:.4g}"
-        said = f"{self.task.loss_name} {loss:.4f} +- {se:.4f}"
-        if keeps_some(self.circuit):
-            lost = self._losses_of_nothing - self._intact
-            gap, shown = float(lost.mean()), self.counterfactual_of(0)
-            nothing = self.intact_loss + gap
-            if gap > 2 * standard_error(lost) and nothing >= self.tolerance:
-                share = f"{1 - (loss - self.intact_loss) / gap:.0%}"
-                return (
-                    f"{said}, {below}; {share} of what the counterfactual takes away is recovered"
-                )
-            return (
-                f"{said}, {below}; with nothing kept it is {nothing:.4f}, intact "
-                f"{self.intact_loss:.4f}: the counterfactual takes nothing away that matters"
-                f"{shown and f'; of example 0 it is {shown!r}'}"
-            )
         heads = f"{len(self.circuit.mechanisms)} of {counted(len(self.heads), 'head')}"
-        beats = ", better than the intact model" if better else ""
-        return f"{said} with {heads} replaced, {below}{beats}"
+        if not self.circuit.mechanisms:
+            text = f"no head is replaced; intact {text}"
+        elif keeps_some(self.circuit):
+            text = f"{text}, {below}; {self._recovered()}"
+        else:
+            beats = ", better than the intact model" if better else ""
+            text = f"{text} with {heads} replaced, {below}{beats}"
+        return f"{text}. {self.unlearned_text}" if self.unlearned_text else text
+
+    def _recovered(self) -> str:
+        """The share of what the counterfactual takes away that the circuit brings back."""
+        lost = self._losses_of_nothing - self._intact
+        gap, shown = float(lost.mean()), self.counterfactual_of(0)
+        nothing = self.intact_loss + gap
+        if gap > 2 * standard_error(lost) and nothing >= self.tolerance:
+            share = 1 - (self.loss - self.intact_loss) / gap
+            return f"{share:.0%} of what the counterfactual takes away is recovered"
+        return (
+            f"with nothing kept it is {nothing:.4f}, intact {self.intact_loss:.4f}: the "
+            "counterfactual takes nothing away that matters"
+            f"{shown and f'; of example 0 it is {shown!r}'}"
+        )
 
     def counterfactual_of(self, example: int) -> str:
         """An example's counterfactual in words, if the circuit needs it and words tell it apart."""
@@ -263,17 +301,38 @@ class Workbench:
         Returns:
             A view of what changed; its `data` is the loss. After an error nothing has changed.
         """
-        return self._change(self._read(lines))
+        return self._change(self.parse(*lines))
+
+    def parse(self, *lines: str | Circuit) -> Circuit:
+        """The circuit that lines as in `suppose` make of the current one, which stays as it is."""
+        several: Any = lines[0] if len(lines) == 1 and isinstance(lines[0], list) else lines
+        circuit = self.circuit
+        for line in several:
+            kind = str(line).partition(" ")[2].strip()
+            if isinstance(line, Circuit):
+                circuit = line
+            elif kind in ("mean", "role-mean"):
+                head = self.check_head(Head.parse(line.split()[0]))
+                circuit = circuit.replace(head, self._mean_of(head, kind))
+            else:
+                circuit = suppose(circuit, line)
+        return circuit
+
+    def _mean_of(self, head: Head, kind: str) -> Mechanism:
+        """A head's mean attention by position or by role in the intact model."""
+        if kind == "role-mean":
+            return role_mean(self.intact_attention[head])
+        return position_means(self.model, self.batch)[head]
 
     def remove(self, path: str) -> View:
         """Remove a path such as `L1.H0 s0<-s2`; a head without paths becomes original again."""
         head, asked = parse_head_path(path, self.task)
-        own = self.circuit[head]
-        if asked not in own.paths:
+        mechanism = self.circuit[head]
+        if asked not in mechanism.paths:
             raise InputError(f"expected a path of the circuit, found {path!r:.60}")
-        left = own.without(asked)
-        stays = left.paths or not own.follows_paths
-        return self._change(self.circuit.replace(head, left if stays else ORIGINAL))
+        rest = mechanism.without(asked)
+        stays = rest.paths or not mechanism.follows_paths
+        return self._change(self.circuit.replace(head, rest if stays else ORIGINAL))
 
     def keep(self, *units: str) -> View:
         """Let all heads attend as on counterfactual prompts, but for what these units keep.
@@ -292,38 +351,6 @@ class Workbench:
         self._measured(self._steps[-2].circuit)
         return self._changed_from(self._steps.pop())
 
-    def _read(self, lines: Sequence[str | Circuit]) -> Circuit:
-        """The current circuit with these lines, or another one."""
-        self._check_unchanged()
-        circuit = self.circuit
-        several: Any = lines[0] if len(lines) == 1 and isinstance(lines[0], list) else lines
-        for line in several:
-            if isinstance(line, Circuit):
-                circuit = line
-            elif str(line).split()[1:] in (["mean"], ["role-mean"]):  # which have to be measured
-                head = self.check_head(Head.parse(line.split()[0]))
-                by_role = line.split()[1] == "role-mean"
-                means = {} if by_role else position_means(self.model, self.batch)
-                mean = role_mean(self.intact_attention[head]) if by_role else means[head]
-                circuit = circuit.replace(head, mean)
-            else:
-                circuit = suppose(circuit, line)
-        return circuit
-
-    @cached_property
-    def _keeping_scorer(self) -> Scorer:
-        """Of the same examples with the counterfactual's attention; its runs are slower."""
-        batch = with_counterfactual(self.model, self._plain_scorer.batch, self.counterfactual)
-        return Scorer(self.model, self.task, batch)
-
-    def _scorer_for(self, circuit: Circuit) -> Scorer:
-        return self._keeping_scorer if keeps_some(circuit) else self._plain_scorer
-
-    @cached_property
-    def _losses_of_nothing(self) -> Float[Tensor, " batch"]:
-        """The losses with all heads as on the counterfactual prompts."""
-        return self._keeping_scorer.each(keeping(self.scorer.empty_circuit, self.heads, ()))
-
     def check_head(self, head: Head) -> Head:
         """Refuse a head that the model does not have."""
         if head not in self.heads:
@@ -334,12 +361,11 @@ class Workbench:
     def _measured(self, circuit: Circuit) -> _Step:
         """Run a circuit, and keep what runs of others that differ little can use again."""
         measuring = self._scorer_for(circuit)
-        loss, each = measuring.rebase(circuit), measuring.base_losses.mean(dim=1)
-        self.scorer, self.batch = measuring, measuring.batch
-        gain, intact = self._intact - each, float(self._intact.mean())
+        loss, losses = measuring.rebase(circuit), measuring.base_losses.mean(dim=1)
+        gain, intact = self._intact - losses, float(self._intact.mean())
         better = float(gain.mean()) > 2 * standard_error(gain)
-        better = better and scorer.is_better(loss, 0.0, intact, self.uninformed.loss)
-        return _Step(circuit, loss, standard_error(each), better)
+        better = better and is_better(loss, 0.0, intact, self.uninformed.loss)
+        return _Step(circuit, loss, standard_error(losses), better)
 
     def _check_unchanged(self) -> None:
         if self._fingerprint() != self._model_as_opened:
@@ -353,17 +379,17 @@ class Workbench:
         hooked = tuple(id(point) for point in points if point.has_hooks())
         return hooked, versions(self.model.parameters())
 
-    def _change(self, circuit: Circuit, said: str = "") -> View:
+    def _change(self, circuit: Circuit, note: str = "") -> View:
         self._check_unchanged()
         before = self._steps[-1]
         if circuit != before.circuit:
             self._steps.append(self._measured(circuit))
-        return self._changed_from(before, said)
+        return self._changed_from(before, note)
 
-    def _changed_from(self, before: _Step, said: str = "") -> View:
+    def _changed_from(self, before: _Step, note: str = "") -> View:
         self._tell_listeners()
         changes = circuit_diff(before.circuit, self.circuit) or ["nothing changed"]
-        lines = [*([said] if said else []), *changes, f"{self.state()} (was {before.loss:.4f})"]
+        lines = [note] * bool(note) + [*changes, f"{self.state()} (was {before.loss:.4f})"]
         text = "\n".join(wrapped("\n".join(lines), terminal_width(piped=80)))
         return View("What was supposed", self._drawn(lines), text, self.loss)
 
@@ -387,19 +413,19 @@ class Workbench:
         """The options of a search by `discover`."""
         self._check_unchanged()
         from_data(SearchOptions, {n: c for n, c in choices.items() if n != "heads"}, "discover")
-        own = {"tolerance": self.stated, "examples": self.examples, "seed": self.seed}
-        return SearchOptions(**{**own, **choices})
+        defaults = {"tolerance": self.stated, "examples": self.examples, "seed": self.seed}
+        return SearchOptions(**{**defaults, **choices})
 
-    def take(self, found: Circuit) -> View:
+    def take(self, circuit: Circuit) -> View:
         """Make a circuit that a search found the current one."""
-        said = found.unfinished and f"Unfinished: {found.unfinished}."
+        note = circuit.unfinished and f"Unfinished: {circuit.unfinished}."
         if self.unlearned_text:
-            said = "No circuit to find."
-        elif not found.mechanisms and not said:
+            note = "No circuit to find."
+        elif not circuit.mechanisms and not note:
             lost = self.intact_loss >= self.tolerance
             why = "the intact model itself is not" if lost else "no head can be replaced at a loss"
-            said = f"The search has ended: {why} below {self.tolerance:.4g}."
-        return self._change(found, said)
+            note = f"The search has ended: {why} below {self.tolerance:.4g}."
+        return self._change(circuit, note)
 
     def attention(
         self,
@@ -452,7 +478,7 @@ class Workbench:
         found = circuits.why(self.model, self.task, **how)
         return why_view(found, self.model)
 
-    def score(self, controls: int = 20, *, progress: scorer.Progress | None = None) -> View:
+    def score(self, controls: int = 20, *, progress: Progress | None = None) -> View:
         """Score the current circuit: each head, each path ablated both ways, and a control.
 
         `controls` random circuits are compared with it. The view's `data` is the `CircuitScore`;
@@ -470,8 +496,8 @@ class Workbench:
         task, width = self.task, terminal_width(piped=0) or None
         nothing = "Nothing is supposed yet: these are the intact model's numbers."
         note = "" if self.circuit.mechanisms else nothing
-        said = note or verdict(score, task)
-        text = "\n".join([score_table(score, task, width), *wrapped(said, width or 80)])
+        prose = wrapped(note or verdict(score, task), width or 80)
+        text = "\n".join([score_table(score, task, width), *prose])
         parts = score_parts(score, self.model, task, self.order, self.batch)
         html = render("scored.html", parts=parts, note=note)
         return View(f"Circuit of {self.name}", html, text, score)
@@ -486,9 +512,9 @@ class Workbench:
         self._check_unchanged()
         sampling = {"examples": self.examples, "seed": self.seed}
         how = {"tolerance": self.stated, "progress": self.progress, **sampling, **choices}
-        found = circuits.alternatives(self.model, self.task, self.circuit, **how)
-        said = found.text(self.task)
-        return View(f"Others as simple, {self.name}", f"<pre>{escape(said)}</pre>", said, found)
+        others = circuits.alternatives(self.model, self.task, self.circuit, **how)
+        text = others.text(self.task)
+        return View(f"Others as simple, {self.name}", f"<pre>{escape(text)}</pre>", text, others)
 
     def report(self, path: str | Path) -> Path:
         """Score the circuit and write the report of `ablate --report`: a page without network."""

@@ -2,11 +2,11 @@
 
 import math
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, cast, get_args
+from typing import Any, Literal, cast
 
 from retrieval_interp import tasks
 from retrieval_interp.tasks import GRAPHS, InputError, RetrievalTask, TrainingTask
-from retrieval_interp.tasks.structured import to_data
+from retrieval_interp.tasks.structured import check_fields, number, to_data
 
 Init = Literal["gpt2", "linear"]
 
@@ -23,19 +23,14 @@ class ModelConfig:
         mlp: whether blocks have an MLP (transformer D has none, section 9.1).
     """
 
-    layers: int = 6
-    heads: int = 1
-    d_model: int = 64
-    d_head: int | None = None
+    layers: int = number(6, least=1, most=65536)
+    heads: int = number(1, least=1, most=65536)
+    d_model: int = number(64, least=1, most=65536)
+    d_head: int | None = number(None, least=1, most=65536)
     mlp: bool = True
 
     def __post_init__(self) -> None:
-        for name in ("layers", "heads", "d_model", "d_head"):
-            size = getattr(self, name)
-            if size is not None and not 1 <= size <= 65536:
-                raise InputError(
-                    f"model: expected {name} to be an integer from 1 to 65536, found {size}"
-                )
+        check_fields(self, "model")
         if self.d_head is None and self.d_model % self.heads:
             raise InputError(
                 f"model: expected heads to divide d_model = {self.d_model}, found {self.heads} "
@@ -45,10 +40,6 @@ class ModelConfig:
     @property
     def head_width(self) -> int:
         return self.d_head if self.d_head is not None else self.d_model // self.heads
-
-
-Schedule = Literal["constant", "cosine", "cooldown"]
-Precision = Literal["float32", "bfloat16"]
 
 
 @dataclass(frozen=True)
@@ -78,34 +69,29 @@ class Recipe:
 
     task: TrainingTask = field(default_factory=RetrievalTask)
     model: ModelConfig = field(default_factory=ModelConfig)
-    steps: int = 10_000
-    batch: int = 128
-    examples: int = 2**18
-    learning_rate: float = 1e-3
-    weight_decay: float = 0.1
-    warmup: int = 0
-    schedule: Schedule = "constant"
-    cooldown: float = 0.2
-    precision: Precision = "float32"
+    steps: int = number(10_000, least=1)
+    batch: int = number(128, least=1)
+    examples: int = number(2**18, least=1)
+    learning_rate: float = number(1e-3, least=0)
+    weight_decay: float = number(0.1, least=0)
+    warmup: int = number(0, least=0)
+    schedule: Literal["constant", "cosine", "cooldown"] = "constant"
+    cooldown: float = number(0.2, least=0, most=1)
+    precision: Literal["float32", "bfloat16"] = "float32"
     init: Init = "gpt2"
-    seed: int = 0
-    log_every: int = 50
-    checkpoint_every: int = 1_000
-    validation_examples: int = 512
+    seed: int = number(0, least=0)
+    log_every: int = number(50, least=1)
+    checkpoint_every: int = number(1_000, least=1)
+    validation_examples: int = number(512, least=1)
 
     def __post_init__(self) -> None:
-        least = {"steps": 1, "batch": 1, "examples": self.batch, "log_every": 1}
-        least |= {"checkpoint_every": 1, "validation_examples": 1}
-        for name in (*least, "warmup", "seed", "learning_rate", "weight_decay"):
-            value, lowest = getattr(self, name), least.get(name, 0)
-            if not lowest <= value < math.inf:
-                raise InputError(f"recipe: expected {name} to be at least {lowest}, found {value}")
-        if not 0 < self.cooldown <= 1:
-            raise InputError(f"recipe: expected cooldown in (0, 1], found {self.cooldown}")
-        for name, known in (("schedule", Schedule), ("precision", Precision), ("init", Init)):
-            if (value := getattr(self, name)) not in get_args(known):
-                expected = " or ".join(map(repr, get_args(known)))
-                raise InputError(f"recipe: expected {name} {expected}, found {value!r}")
+        check_fields(self, "recipe")
+        if self.examples < self.batch:
+            raise InputError(
+                f"recipe: expected examples of at least batch = {self.batch}, found {self.examples}"
+            )
+        if self.cooldown == 0:
+            raise InputError("recipe: expected cooldown above 0, found 0")
         if self.checkpoint_every % self.log_every:
             raise InputError(
                 f"recipe: expected checkpoint_every to be a multiple of log_every = "

@@ -15,6 +15,6 @@ from retrieval_interp.tasks.tokens import KHopTask as KHopTask
 from retrieval_interp.tasks.tokens import RepeatedTokensTask as RepeatedTokensTask
 from retrieval_interp.tasks.training_task import TokenTask as TokenTask
 from retrieval_interp.tasks.training_task import TrainingTask as TrainingTask
+from retrieval_interp.tasks.words.prompts import PromptTask as PromptTask
 from retrieval_interp.tasks.words.template_task import IndirectObjectTask as IndirectObjectTask
 from retrieval_interp.tasks.words.template_task import TemplateTask as TemplateTask
-from retrieval_interp.tasks.words.text_task import PromptTask as PromptTask

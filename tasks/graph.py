@@ -4,17 +4,24 @@
 up by a, and z by both. A statement is the nodes of a key and then the value. Statements with one
 key, as of x and y, differ by their order only. Roles (appendix B): s0 is the last symbol of the
 query, where the outputs are read; then come its earlier ones, then each statement's symbols.
+
+A sequence holds a table of statements for every value, the last one's first, and then the queries.
+A table states the value of every combination of candidates of its key (`full`, appendix A.4 and
+A.5), or of the chains' combinations only (`chains`).
 """
 
 import itertools
+import math
 import re
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from retrieval_interp.tasks.errors import InputError
 from retrieval_interp.tasks.roles import symbol_letter
 
+Tables = Literal["full", "chains"]
+_MANY = 10**12  # a cap on counts, which grow exponentially with nested keys
 _NAMED = {
     # Section 3.1: .. x y z .. a y .. a x .. a
     "triple": "a; x <- a; y <- a; z <- x, y",
@@ -117,13 +124,68 @@ class RetrievalGraph:
             roles += [Role(node, statement) for node in (*self.keys[value], value)]
         return tuple(roles)
 
-    def role_label(self, role: int) -> str:
-        """`query a`, or `y of a->y`."""
-        node, statement = self.roles[role]
-        if statement == 0:
-            return f"query {self.nodes[node].name}"
-        value = self.nodes[self.retrieved[statement - 1]]
-        return f"{self.nodes[node].name} of {','.join(value.key)}->{value.name}"
+    @cached_property
+    def role_labels(self) -> tuple[str, ...]:
+        """`query a`, and then `a of a->y`, `y of a->y`, and so on."""
+        labels = []
+        for node, statement in self.roles:
+            name = self.nodes[node].name
+            value = self.nodes[self.retrieved[statement - 1]]
+            pair = f"{name} of {','.join(value.key)}->{value.name}"
+            labels.append(pair if statement else f"query {name}")
+        return tuple(labels)
+
+    @cached_property
+    def role_symbols(self) -> tuple[str, ...]:
+        """The symbol at every role, with a question mark for s0: `a?`, `a`, `y`, and so on."""
+        query, *symbols = (self.nodes[role.node].name for role in self.roles)
+        return (f"{query}?", *symbols)
+
+
+def candidate_counts(graph: RetrievalGraph, chains: int, tables: Tables) -> list[int]:
+    """How many symbols there are of each node, capped at 10^12: one for every line of its table."""
+    counts: list[int] = []
+    for key in graph.keys:
+        full = math.prod(counts[parent] for parent in key)
+        counts.append(min(full, _MANY) if key and tables == "full" else chains)
+    return counts
+
+
+class Table(NamedTuple):
+    """The statements of a node's value, or the queries, before they are shuffled."""
+
+    nodes: tuple[int, ...]  # whose symbols stand in each line: the key's, then the value's
+    lines: list[tuple[int, ...]]  # the symbols of each line
+    of_chain: list[int]  # the line of each chain
+
+
+def lay_out(graph: RetrievalGraph, chains: int, tables: Tables) -> list[Table]:
+    """The tables in the order of the sequence: the last node's comes first, the queries last.
+
+    Symbol `c * len(graph.nodes) + v` is chain c's symbol of node v; those of no chain come after.
+    """
+    n_nodes = len(graph.nodes)
+    unused = itertools.count(chains * n_nodes)
+    symbols: list[list[int]] = []  # [node][candidate]
+    chosen: list[list[int]] = []  # [node][chain]: the chain's candidate
+    laid_out: list[Table] = []
+    for node, key in enumerate(graph.keys):
+        keys = [tuple(chosen[parent][chain] for parent in key) for chain in range(chains)]
+        lines = keys
+        if key and tables == "full":
+            lines = list(itertools.product(*(range(len(symbols[parent])) for parent in key)))
+        chosen.append([lines.index(line) for line in keys] if key else list(range(chains)))
+        of_chain = {line: chain * n_nodes + node for chain, line in enumerate(chosen[node])}
+        values = [of_chain[i] if i in of_chain else next(unused) for i in range(len(lines))]
+        symbols.append(values)
+        if key:
+            rows = [
+                (*(symbols[parent][i] for parent, i in zip(key, line)), value)
+                for line, value in zip(lines, values)
+            ]
+            laid_out.insert(0, Table((*key, node), rows, chosen[node]))
+    asked = [tuple(chain * n_nodes + node for node in graph.query) for chain in range(chains)]
+    return [*laid_out, Table(graph.query, asked, list(range(chains)))]
 
 
 def path_graph(steps: int) -> RetrievalGraph:

@@ -1,17 +1,13 @@
-"""Where every symbol stands in the sequences of a retrieval graph (paper, sections 3.1, 4 and 6).
+"""Retrieval in vectors: chains of steps (paper, sections 4 and 6), and steps of a graph (3.1).
 
-A node's candidates are the symbols of the chains if it is given in the query; any other has one per
-line of its table, a statement of its value for one combination of candidates of its key. `full`
-tables have all combinations (appendix A.4, A.5), `chains` tables only those of the chains. A
-sequence holds the tables, the last node's first, each with its lines shuffled, then the queries.
+A chain has a symbol for every node of a graph, which for the plain problem is a path. A sequence
+holds the tables, the last node's first, each with its lines shuffled, then the queries.
 """
 
-import itertools
-import math
 import statistics
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
@@ -19,99 +15,22 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from retrieval_interp.tasks.errors import InputError
-from retrieval_interp.tasks.graph import GRAPHS, RetrievalGraph, path_graph
+from retrieval_interp.tasks.graph import (
+    GRAPHS,
+    RetrievalGraph,
+    Table,
+    Tables,
+    candidate_counts,
+    lay_out,
+    path_graph,
+)
 from retrieval_interp.tasks.sampling import Position, normals, random_words, rotary_encoding
+from retrieval_interp.tasks.shown import counted
 from retrieval_interp.tasks.structured import number
 from retrieval_interp.tasks.task import Batch, Outputs
-from retrieval_interp.tasks.training_task import TrainingTask, check_size, counted
+from retrieval_interp.tasks.training_task import MAX_WORDS, TrainingTask, registered
 
-Tables = Literal["full", "chains"]
 Tokens = Literal["gaussian", "unit"]
-_MANY = 10**12  # a cap on counts, which grow exponentially with nested keys
-
-
-class Element(NamedTuple):
-    """One symbol of one line; its position is start + width * (the line's place in its table)."""
-
-    symbol: int  # c * nodes + v for chain c's symbol of node v; those of no chain come after
-    node: int  # of which it is a candidate
-    line: int  # table by table, in the order of nodes; last the queries, which are not shuffled
-    start: int  # its position if its line is the table's first
-    width: int  # elements per line
-
-
-@dataclass(frozen=True)
-class Arrangement:
-    """The order of symbols, lines and roles."""
-
-    n_symbols: int  # per sequence
-    tables: tuple[range, ...]  # the lines of every table, in the order of nodes
-    elements: tuple[Element, ...]  # the sequence in which the lines of every table are in order
-    roles: tuple[tuple[int, ...], ...]  # the element of every role, [chain][role]
-
-
-def candidate_counts(graph: RetrievalGraph, chains: int, tables: Tables) -> list[int]:
-    """The number of candidates of each node, capped at 10^12."""
-    counts: list[int] = []
-    for key in graph.keys:
-        full = math.prod(counts[parent] for parent in key)
-        counts.append(min(full, _MANY) if key and tables == "full" else chains)
-    return counts
-
-
-def sequence_length(graph: RetrievalGraph, chains: int, tables: Tables) -> int:
-    """The number of positions, computed without laying them out."""
-    counts = candidate_counts(graph, chains, tables)
-    lines = sum(count * (len(key) + 1) for count, key in zip(counts, graph.keys) if key)
-    return lines + chains * len(graph.query)
-
-
-def arrange(graph: RetrievalGraph, chains: int, tables: Tables) -> Arrangement:
-    """Lay out the sequences of a graph, for a number of interleaved chains."""
-    lines: list[list[tuple[int, ...]]] = []  # [node][candidate]: the candidates in its key
-    own: list[list[int]] = []  # [node][chain]: the chain's candidate
-    symbols: list[list[int]] = []  # [node][candidate]
-    n_nodes, counts = len(graph.nodes), candidate_counts(graph, chains, tables)
-    new = itertools.count(chains * n_nodes)
-    for node, key in enumerate(graph.keys):
-        chosen = [tuple(own[parent][chain] for parent in key) for chain in range(chains)]
-        every = itertools.product(*(range(counts[parent]) for parent in key))
-        lines.append(list(every) if key and tables == "full" else chosen)
-        place = {line: candidate for candidate, line in enumerate(lines[node])}
-        own.append([place[line] for line in chosen] if key else list(range(chains)))
-        of_chain = {own[node][chain]: chain * n_nodes + node for chain in range(chains)}
-        symbols.append([of_chain[i] if i in of_chain else next(new) for i in range(counts[node])])
-
-    ends = itertools.accumulate((counts[node] for node in graph.retrieved), initial=0)
-    spans = [range(first, end) for first, end in itertools.pairwise(ends)]
-    sections = [
-        ((*graph.keys[node], node), span.start, [(*line, i) for i, line in enumerate(lines[node])])
-        for node, span in reversed(list(zip(graph.retrieved, spans)))
-    ]
-    queries = [(chain,) * len(graph.query) for chain in range(chains)]
-    sections.append((graph.query, spans[-1].stop, queries))
-    elements: list[Element] = []
-    begins: list[int] = []  # of every section
-    for members, first, rows in sections:
-        begins.insert(0, len(elements))
-        elements += [
-            Element(symbols[node][candidate], node, first + line, begins[0] + at, len(members))
-            for line, row in enumerate(rows)
-            for at, (node, candidate) in enumerate(zip(members, row))
-        ]
-
-    def roles_of(chain: int) -> tuple[int, ...]:
-        query = begins[0] + chain * len(graph.query)
-        *earlier, last = range(query, query + len(graph.query))
-        places = [last, *earlier]
-        for node, begin in zip(graph.retrieved, begins[1:]):
-            width = len(graph.keys[node]) + 1
-            begin += width * own[node][chain]
-            places += range(begin, begin + width)
-        return tuple(places)
-
-    roles = tuple(roles_of(chain) for chain in range(chains))
-    return Arrangement(sum(counts), tuple(spans), tuple(elements), roles)
 
 
 @dataclass(frozen=True)
@@ -129,7 +48,7 @@ class _Symbols:
     """
 
     chains: int = number(4, least=1)
-    dim: int = number(4, least=2)
+    dim: int = number(4, least=2, most=MAX_WORDS // 2)
     curriculum: bool = True
     position: Position = "pair"
     base: float = 10_000.0
@@ -141,91 +60,138 @@ class VectorTask(_Symbols, TrainingTask):
 
     graph: RetrievalGraph
     tables: Tables = "chains"
-    plateau: float
-    asked_nodes: tuple[int, ...]  # the nodes of the graph that a query asks for
 
     loss_name: ClassVar[str] = "MSE"
     answer_roles = (0,)
 
-    def complete(self, facts: dict[str, Any]) -> dict[str, Any]:
+    def __post_init__(self) -> None:
+        super().__post_init__()
         if self.dim % 2 or not self.base > 1:
             found = f"{self.dim} and {self.base}"
             raise InputError(f"task: expected an even dim and a base above 1, found {found}")
-        graph: RetrievalGraph = facts["graph"]
-        names = [node.name for node in graph.nodes]
-        nodes = graph.retrieved if self.curriculum else graph.retrieved[-1:]
-        asked = facts.get("asked") or tuple(names[node] for node in nodes)
-        name_of = dict(zip(nodes, asked))
-        pairs = [(key, node) for node in nodes for key in graph.keys[node] if key in nodes]
-        symbols = [names[role.node] for role in graph.roles]
-        # The uninformative answer is the mean of the candidates, or zeros where there is only one.
-        counts = candidate_counts(graph, self.chains, self.tables)
-        scale = 1.0 if self.tokens == "gaussian" else 1 / self.dim  # variance of a component
-        plateau = scale * statistics.fmean(1 - 1 / counts[n] if counts[n] > 1 else 1 for n in nodes)
-        own = {
-            "d_in": 2 * self.dim,
-            "symbol_width": self.dim,
-            "d_out": self.dim * len(nodes),
-            "asked_nodes": nodes,
-            "asked": asked,
-            "steps_between": tuple((name_of[key], name_of[node]) for key, node in pairs),
-            "loss_scale": scale,
-            "plateau": plateau,
-            "loss_meaning": f"{self.loss_name} is the mean over all asked components: 0 is perfect,"
-            f" {plateau:.2g} the plateau before anything is learned, {scale:.2g} answering zeros; "
-            "+- is the standard error over examples",
-            "role_labels": tuple(map(graph.role_label, range(len(graph.roles)))),
-            "role_symbols": (f"{symbols[0]}?", *symbols[1:]),
-            "position_note": f"{names[graph.retrieved[0]]}2 is the symbol "
-            f"{names[graph.retrieved[0]]} of the second chain, {symbols[0]}2? its query.",
-        }
-        return super().complete({**own, **facts})
+
+    @property
+    def _counts(self) -> list[int]:
+        """The number of candidates of each node, which is that of the lines of its table."""
+        return candidate_counts(self.graph, self.chains, self.tables)
 
     @cached_property
-    def _arrangement(self) -> Arrangement:
-        return arrange(self.graph, self.chains, self.tables)
+    def n_positions(self) -> int:
+        keys = zip(self._counts, self.graph.keys)
+        lines = sum(count * (len(key) + 1) for count, key in keys if key)
+        return lines + self.chains * len(self.graph.query)
+
+    @cached_property
+    def asked_nodes(self) -> tuple[int, ...]:
+        """The nodes of the graph that a query asks for."""
+        return self.graph.retrieved if self.curriculum else self.graph.retrieved[-1:]
+
+    @cached_property
+    def asked(self) -> tuple[str, ...]:
+        return tuple(self.graph.nodes[node].name for node in self.asked_nodes)
+
+    @cached_property
+    def steps_between(self) -> tuple[tuple[str, str], ...]:
+        names, keys = dict(zip(self.asked_nodes, self.asked)), self.graph.keys
+        pairs = [(key, node) for node in names for key in keys[node] if key in names]
+        return tuple((names[key], names[node]) for key, node in pairs)
+
+    @cached_property
+    def d_in(self) -> int:  # type: ignore[override]
+        return 2 * self.dim
+
+    @cached_property
+    def symbol_width(self) -> int:  # type: ignore[override]
+        return self.dim
+
+    @cached_property
+    def d_out(self) -> int:  # type: ignore[override]
+        return self.dim * len(self.asked)
+
+    @cached_property
+    def loss_scale(self) -> float:  # type: ignore[override]
+        """The variance of a component."""
+        return 1.0 if self.tokens == "gaussian" else 1 / self.dim
+
+    @cached_property
+    def plateau(self) -> float:  # type: ignore[override]
+        """The loss of answering the mean of the candidates, or zeros where there is only one."""
+        counts = [self._counts[node] for node in self.asked_nodes]
+        return self.loss_scale * statistics.fmean(1 - 1 / n if n > 1 else 1 for n in counts)
+
+    @cached_property
+    def loss_meaning(self) -> str:
+        return (
+            f"{self.loss_name} is the mean over all asked components: 0 is perfect, "
+            f"{self.plateau:.2g} the plateau before anything is learned, {self.loss_scale:.2g} "
+            "answering zeros; +- is the standard error over examples"
+        )
+
+    @cached_property
+    def role_labels(self) -> tuple[str, ...]:
+        return self.graph.role_labels
+
+    @cached_property
+    def role_symbols(self) -> tuple[str, ...]:
+        return self.graph.role_symbols
+
+    @cached_property
+    def position_note(self) -> str:  # type: ignore[override]
+        query, symbol = self.graph.query[-1], self.graph.retrieved[0]
+        query_name, name = (self.graph.nodes[node].name for node in (query, symbol))
+        return f"{name}2 is the symbol {name} of the second chain, {query_name}2? its query."
+
+    @cached_property
+    def _lines(self) -> list[tuple[int, ...]]:
+        """The nodes of every line, in the order of the sequence."""
+        graph, counts = self.graph, self._counts
+        lines = [(*graph.keys[v], v) for v in graph.retrieved[::-1] for _ in range(counts[v])]
+        return [*lines, *[graph.query] * self.chains]
 
     def position_labels(self, batch: Batch, example: int) -> list[str]:
         """Name and chain of every symbol: `B2`, or `A2?` for a query."""
-        nodes, elements = self.graph.nodes, self._arrangement.elements
-        labels = [nodes[element.node].name for element in elements]
+        labels = [self.graph.nodes[node].name for line in self._lines for node in line]
         for chain, roles in enumerate(batch.roles[example].tolist(), start=1):
             for role, place in enumerate(roles):
                 labels[place] += f"{chain}" if role else f"{chain}?"
         return labels
 
     def draw(self, indices: Int[Tensor, " batch"], seed: int, stream: int) -> Batch:
-        tables = self._arrangement.tables
-        n_numbers = self._arrangement.n_symbols * self.dim
-        words = random_words(indices, n_numbers + tables[-1].stop, seed, stream)
+        counts = self._counts
+        n_numbers = sum(counts) * self.dim
+        tables = [counts[node] for node in self.graph.retrieved]
+        words = random_words(indices, n_numbers + sum(tables), seed, stream)
         symbols = normals(words[:, :n_numbers]).unflatten(-1, (-1, self.dim))
         if self.tokens == "unit":
             symbols = F.normalize(symbols, dim=-1)
-        # One sort for all tables: words have 32 bits, and the table's number goes above them.
-        first = torch.tensor([span.start for span in tables for _ in span], device=words.device)
+        # One sort for all tables: words have 32 bits, and the table's first line goes above them.
+        starts = [sum(tables[:number]) for number in range(len(tables))]
+        first = torch.tensor([s for s, n in zip(starts, tables) for _ in range(n)]).to(words)
         places = torch.argsort(words[:, n_numbers:] + (first << 32), dim=-1, stable=True) - first
         return self.arrange(symbols, places)
 
     def arrange(
         self, symbols: Float[Tensor, "batch symbol dim"], places: Int[Tensor, "batch line"]
     ) -> Batch:
-        """Arrange symbols, by their numbers, and lines, by their places in their tables."""
-        batch, device = symbols.shape[0], symbols.device
-        elements = torch.tensor(self._arrangement.elements, device=device)
-        symbol, _, line, start, width = elements.unbind(-1)
-        chain = torch.arange(self.chains, device=device).expand(batch, -1)
-        positions = start + width * torch.cat([places, chain], dim=-1)[:, line]  # [batch element]
-        tokens = symbols.new_empty(batch, self.n_positions, self.dim)
-        tokens.scatter_(1, positions[:, :, None].expand(-1, -1, self.dim), symbols[:, symbol])
-        counts = torch.arange(self.n_positions, device=device)
+        """Arrange symbols, chain by chain, and lines, by their places in their tables."""
+        raise NotImplementedError
+
+    def _batch(
+        self,
+        symbols: Float[Tensor, "batch symbol dim"],
+        tokens: Float[Tensor, "batch pos dim"],
+        roles: Int[Tensor, "batch chain role"],
+    ) -> Batch:
+        """Add encodings and targets."""
+        counts = torch.arange(self.n_positions)
         if self.position == "pair":
-            counts[1:] = (line[1:] != line[:-1]).cumsum(0)
-        encoding = rotary_encoding(self.n_positions, self.dim, self.base).to(symbols)[counts]
+            counts = torch.tensor([n for n, line in enumerate(self._lines) for _ in line])
+        encoding = rotary_encoding(self.n_positions, self.dim, self.base)[counts].to(symbols)
         own = symbols[:, : self.chains * len(self.graph.nodes)].unflatten(1, (self.chains, -1))
         return Batch(
-            inputs=torch.cat([tokens, encoding.expand(batch, -1, -1)], dim=-1),
+            inputs=torch.cat([tokens, encoding.expand(len(tokens), -1, -1)], dim=-1),
             targets=own[:, :, list(self.asked_nodes)].flatten(2),  # [batch chain (symbol dim)]
-            roles=positions[:, torch.tensor(self._arrangement.roles, device=device)],
+            roles=roles,
         )
 
     def example_losses(self, outputs: Outputs, batch: Batch) -> Float[Tensor, "batch target"]:
@@ -234,6 +200,7 @@ class VectorTask(_Symbols, TrainingTask):
         return error.unflatten(-1, (len(self.asked), self.dim)).mean(dim=(1, 3))  # type: ignore[no-any-return]
 
 
+@registered
 @dataclass(frozen=True)
 class RetrievalTask(VectorTask):
     """Chains of vectors, followed for `steps` induction steps each.
@@ -246,23 +213,42 @@ class RetrievalTask(VectorTask):
         steps: induction steps per chain, D.
     """
 
-    steps: int = number(3, least=1)
+    steps: int = number(3, least=1, most=MAX_WORDS)
 
     name: ClassVar[str] = "retrieval"
 
-    def facts(self) -> dict[str, Any]:
-        n_positions = self.chains * (2 * self.steps + 1)
-        check_size(n_positions, 2 * self.dim)
-        first = 1 if self.curriculum else self.steps
-        return {
-            "n_positions": n_positions,
-            "graph": path_graph(self.steps),
-            "asked": tuple(f"x_{step}" for step in range(first, self.steps + 1)),
-            "description": f"retrieval with {counted(self.chains, 'chain')} of "
-            f"{counted(self.steps, 'step')} in {self.dim} dimensions, {self.curriculum_text}",
-        }
+    @cached_property
+    def graph(self) -> RetrievalGraph:  # type: ignore[override]
+        return path_graph(self.steps)
+
+    @cached_property
+    def asked(self) -> tuple[str, ...]:
+        return tuple(f"x_{step}" for step in self.asked_nodes)
+
+    @cached_property
+    def description(self) -> str:
+        chains, steps = counted(self.chains, "chain"), counted(self.steps, "step")
+        return (
+            f"retrieval with {chains} of {steps} in {self.dim} dimensions, {self.curriculum_text}"
+        )
+
+    def arrange(
+        self, symbols: Float[Tensor, "batch symbol dim"], places: Int[Tensor, "batch line"]
+    ) -> Batch:
+        """The pairs D of all chains, then the pairs D-1, ..., then the queries x_0."""
+        chains, steps, device = self.chains, self.steps, symbols.device
+        before = chains * torch.arange(steps - 1, -1, -1, device=device)[:, None]  # pair 1 last
+        first = 2 * (before + places.unflatten(1, (steps, chains)))  # of pair d of chain c
+        query = 2 * steps * chains + torch.arange(chains, device=device)
+        pairs = torch.stack([first, first + 1], dim=2).flatten(1, 2)  # [batch role chain]
+        roles = torch.cat([query.expand(len(pairs), 1, -1), pairs], dim=1).transpose(1, 2)
+        role = torch.arange(2 * steps + 1, device=device)
+        held = symbols.unflatten(1, (chains, -1))[:, :, role // 2].flatten(1, 2)
+        position = roles.flatten(1)[..., None].expand_as(held)
+        return self._batch(symbols, torch.empty_like(held).scatter(1, position, held), roles)
 
 
+@registered
 @dataclass(frozen=True)
 class ConditionalRetrievalTask(VectorTask):
     """Chains of vectors whose steps depend on one another as a graph (section 3.1; F4 and F5).
@@ -281,13 +267,34 @@ class ConditionalRetrievalTask(VectorTask):
 
     name: ClassVar[str] = "conditional"
 
-    def facts(self) -> dict[str, Any]:
-        n_positions = sequence_length(self.graph, self.chains, self.tables)
-        check_size(n_positions, 2 * self.dim)
+    @cached_property
+    def description(self) -> str:
         tables = "full tables" if self.tables == "full" else "the chains' own statements"
-        return {
-            "n_positions": n_positions,
-            "graph": self.graph,
-            "description": f"conditional retrieval with {counted(self.chains, 'chain')} of "
-            f"{self.graph} in {self.dim} dimensions, {tables}, {self.curriculum_text}",
-        }
+        return (
+            f"conditional retrieval with {counted(self.chains, 'chain')} of {self.graph} in "
+            f"{self.dim} dimensions, {tables}, {self.curriculum_text}"
+        )
+
+    @cached_property
+    def _tables(self) -> list[Table]:
+        return lay_out(self.graph, self.chains, self.tables)
+
+    def arrange(
+        self, symbols: Float[Tensor, "batch symbol dim"], places: Int[Tensor, "batch line"]
+    ) -> Batch:
+        """Table by table, the last node's first, then the queries in the order of the chains."""
+        queries = torch.arange(self.chains, device=places.device).expand(len(places), -1)
+        by_table = places.split([self._counts[node] for node in self.graph.retrieved], dim=1)
+        parts, starts, begin = list[Tensor](), list[Tensor](), 0
+        for table, place in zip(self._tables, (*by_table[::-1], queries)):
+            lines = symbols[:, torch.tensor(table.lines, device=places.device)]
+            width = len(table.nodes)
+            order = place[..., None, None].expand_as(lines)
+            parts.append(torch.empty_like(lines).scatter(1, order, lines).flatten(1, 2))
+            starts.append(begin + width * place[:, table.of_chain])  # [batch chain]
+            begin += width * len(table.lines)
+        roles = [
+            starts[-1 - statement] + self._tables[-1 - statement].nodes.index(node)
+            for node, statement in self.graph.roles
+        ]
+        return self._batch(symbols, torch.cat(parts, dim=1), torch.stack(roles, dim=-1))

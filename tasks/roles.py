@@ -52,24 +52,6 @@ def symbol_letter(step: int) -> str:
     return string.ascii_uppercase[step] if step < 26 else f"x{step}"
 
 
-def role_letters(role: int) -> str:
-    """`query A` for s0, `A of A->B` for s1, `B of A->B` for s2, and so on."""
-    if role == 0:
-        return "query A"
-    pair = (role + 1) // 2
-    return f"{symbol_letter(role // 2)} of {symbol_letter(pair - 1)}->{symbol_letter(pair)}"
-
-
-def chain_labels(steps: int) -> tuple[str, ...]:
-    """The roles of a chain: `query A`, `A of A->B`, `B of A->B`, `B of B->C`, ..."""
-    return tuple(map(role_letters, range(2 * steps + 1)))
-
-
-def chain_symbols(steps: int) -> tuple[str, ...]:
-    """The symbols at the roles of a chain: `A?`, `A`, `B`, `B`, ..."""
-    return ("A?", *(symbol_letter(role // 2) for role in range(1, 2 * steps + 1)))
-
-
 def join_labels(dest: str, src: str) -> str:
     """The label of a path, shortened if both ends are of one pair: `B <- A of A->B`."""
     symbol, _, pair = dest.partition(" of ")

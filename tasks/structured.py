@@ -2,15 +2,13 @@
 
 Types are strict: `"3"` is not an integer, and 1 is not a boolean. A class with a `parse` method,
 such as a retrieval graph, is stored as text; one with `from_dict` and `to_dict` is stored by these.
-A field of a class with a `named` method, such as a recipe's task, holds one of its subclasses and
-stores its `name`. Of a class that `reads_part`, other keys are ignored.
+Of a class that `reads_part`, other keys are ignored.
 """
 
 import dataclasses
 import json
 import math
 import typing
-from collections.abc import Callable
 from typing import Any, Literal, TypeVar
 
 from retrieval_interp.tasks.errors import InputError
@@ -20,8 +18,8 @@ _TYPES = {int: "an integer", float: "a number", str: "text", bool: "true or fals
 _TYPES |= {tuple: "a list", dict: "an object"}
 
 
-def number(default: int, least: int, most: int | None = None) -> Any:
-    """A field of a dataclass that holds an integer, which `check_fields` checks."""
+def number(default: int | float | None, least: int, most: int | None = None) -> Any:
+    """A field of a dataclass that holds a finite number, which `check_fields` checks."""
     return dataclasses.field(default=default, metadata={"least": least, "most": most})
 
 
@@ -43,29 +41,34 @@ def check_fields(value: Any, where: str) -> None:
     """Check the types of a dataclass's fields; `where` names it in errors."""
     hints = typing.get_type_hints(type(value))
     for field in dataclasses.fields(value):
-        found, limits = getattr(value, field.name), field.metadata
-        right, kind = _fits(found, hints[field.name])
-        if (least := limits.get("least")) is not None:
-            right, kind = right and found >= least, f"{kind} of at least {least}"
-        if (most := limits.get("most")) is not None:
-            right, kind = right and found <= most, f"{kind} and at most {most}"
+        given, limits = getattr(value, field.name), field.metadata
+        right, kind = _fits(given, hints[field.name])
+        if limits and given is not None:
+            right = right and limits["least"] <= given < math.inf
+            kind += f" of at least {limits['least']}"
+            if limits["most"] is not None:
+                right = right and given <= limits["most"]
+                kind += f" and at most {limits['most']}"
         if not right:
-            raise InputError(f"{where}: expected {field.name} to be {kind}, found {found!r:.60}")
+            raise InputError(f"{where}: expected {field.name} to be {kind}, found {given!r:.60}")
 
 
 def to_data(value: Any) -> Any:
-    """A dataclass as JSON data, nested ones included."""
+    """A value as JSON data, dataclasses and nested ones included."""
     if hasattr(value, "parse"):
         return str(value)
     if hasattr(value, "from_dict"):
         return value.to_dict()
     if dataclasses.is_dataclass(value):
-        names = [field.name for field in dataclasses.fields(value)]
-        names = ["name", *names] if hasattr(value, "named") else names
-        return {name: to_data(getattr(value, name)) for name in names}
+        return fields_data(value)
     if isinstance(value, dict):
         return {key: to_data(item) for key, item in value.items()}
     return [to_data(item) for item in value] if isinstance(value, (tuple, list)) else value
+
+
+def fields_data(value: Any) -> dict[str, Any]:
+    """The fields of a dataclass as JSON data."""
+    return {f.name: to_data(getattr(value, f.name)) for f in dataclasses.fields(value)}
 
 
 def from_data(kind: Any, data: Any, where: str) -> Any:
@@ -75,51 +78,41 @@ def from_data(kind: Any, data: Any, where: str) -> Any:
         return data
     if type(None) in kinds:
         return from_data(kinds[0], data, where)
-    if origin is tuple and isinstance(data, list):
-        each = kinds[:1] * len(data) if kinds[-1] is ... else kinds
-        if len(each) == len(data):
-            items = [from_data(each[i], item, f"{where}[{i}]") for i, item in enumerate(data)]
-            return tuple(items)
+    if origin is tuple and isinstance(data, list) and (kinds[-1] is ... or len(kinds) == len(data)):
+        members = kinds[:1] * len(data) if kinds[-1] is ... else kinds
+        items = zip(members, data)
+        return tuple(from_data(of, item, f"{where}[{i}]") for i, (of, item) in enumerate(items))
     if origin is dict and isinstance(data, dict):
         return {key: from_data(kinds[1], item, f"{where}: {key}") for key, item in data.items()}
-    if hasattr(kind, "from_dict"):
-        return _built(where, kind.from_dict, data)
-    is_text = hasattr(kind, "parse")
-    if not is_text and (hasattr(kind, "named") or dataclasses.is_dataclass(kind)):
-        return _read_object(kind, data, where)
-    right, expected = _fits(data, str if is_text else kind)
-    if not right:
-        raise InputError(f"{where}: expected {expected}, found {data!r:.60}")
-    if is_text:
-        return _built(where, kind.parse, data)
+    try:
+        if hasattr(kind, "from_dict"):
+            return kind.from_dict(data)
+        if dataclasses.is_dataclass(kind) and not hasattr(kind, "parse"):
+            return read_fields(kind, data)
+        right, expected = _fits(data, str if hasattr(kind, "parse") else kind)
+        if not right:
+            raise InputError(f"expected {expected}, found {data!r:.60}")
+        if hasattr(kind, "parse"):
+            return kind.parse(data)
+    except InputError as error:
+        raise InputError(f"{where}: {error}") from None
     return float(data) if kind is float else data
 
 
-def _read_object(kind: Any, data: Any, where: str) -> Any:
+def read_fields(kind: Any, data: Any) -> Any:
+    """Build a dataclass from what `fields_data` wrote."""
     if not isinstance(data, dict):
-        raise InputError(f"{where}: expected an object, found {data!r:.60}")
-    if "named" in vars(kind):
-        kind = _built(where, kind.named, data.get("name"))
-        data = {key: item for key, item in data.items() if key != "name"}
+        raise InputError(f"expected an object, found {data!r:.60}")
     hints, fields = typing.get_type_hints(kind), dataclasses.fields(kind)
     names = [field.name for field in fields]
     if getattr(kind, "reads_part", False):
         data = {name: data[name] for name in names if name in data}
-    for key in data:
-        if key not in names:
-            raise InputError(f"{where}: expected the keys {', '.join(names)}, found {key!r:.60}")
+    if unknown := [key for key in data if key not in names]:
+        raise InputError(f"expected the keys {', '.join(names)}, found {unknown[0]!r:.60}")
     for field in fields:
         if field.name not in data and field.default is field.default_factory:
-            raise InputError(f"{where}: expected the key {field.name!r}, which is missing")
-    values = {key: from_data(hints[key], item, f"{where}: {key}") for key, item in data.items()}
-    return _built(where, kind, **values)
-
-
-def _built(where: str, make: Callable[..., T], *data: Any, **values: Any) -> T:
-    try:
-        return make(*data, **values)
-    except InputError as error:
-        raise InputError(f"{where}: {error}") from None
+            raise InputError(f"expected the key {field.name!r}, which is missing")
+    return kind(**{key: from_data(hints[key], item, key) for key, item in data.items()})
 
 
 def from_json(kind: type[T], text: str, where: str) -> T:
@@ -134,10 +127,13 @@ def read_json(text: str, where: str) -> Any:
 
 
 def _fits(value: Any, kind: Any) -> tuple[bool, str]:
-    """Whether a value has exactly this type, and what to call the type."""
+    """Whether a value is of a type, and what to call the type."""
     if typing.get_origin(kind) is Literal:
         options = typing.get_args(kind)
         return value in options, " or ".join(map(repr, options))
+    if type(None) in typing.get_args(kind):
+        return (True, "") if value is None else _fits(value, typing.get_args(kind)[0])
     kind = typing.get_origin(kind) or kind
-    right = type(value) is kind or (kind is float and type(value) is int)
-    return right, _TYPES.get(kind, f"a {kind.__name__}")
+    if kind not in _TYPES:
+        return isinstance(value, kind), f"a {kind.__name__}"
+    return type(value) is kind or (kind is float and type(value) is int), _TYPES[kind]

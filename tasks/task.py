@@ -199,8 +199,8 @@ def named_positions(
     chains = batch.roles[example].tolist()
     for chain, roles in enumerate(chains, start=1):
         for symbol, position in zip(task.role_symbols, roles):
-            own = f"{symbol}.{chain}" if len(chains) > 1 else symbol
-            roles_at.setdefault(position, []).append(own)
+            name = f"{symbol}.{chain}" if len(chains) > 1 else symbol
+            roles_at.setdefault(position, []).append(name)
     labels = []
     for place in range(batch.inputs.shape[1]):
         names = "/".join(roles_at.get(place, []))

@@ -1,7 +1,8 @@
 """Tasks in tokens: repeated sequences, k hops, and equations in whole words (docs/tokens.md)."""
 
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from functools import cached_property
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -9,17 +10,19 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from retrieval_interp.tasks.errors import InputError
-from retrieval_interp.tasks.roles import chain_labels, chain_symbols
+from retrieval_interp.tasks.graph import path_graph
 from retrieval_interp.tasks.sampling import random_words, rotary_encoding
+from retrieval_interp.tasks.shown import counted
 from retrieval_interp.tasks.structured import number
 from retrieval_interp.tasks.task import Batch, Outputs
-from retrieval_interp.tasks.training_task import BEGIN, TokenTask, check_size, counted
+from retrieval_interp.tasks.training_task import BEGIN, MAX_WORDS, TokenTask, registered
 from retrieval_interp.tasks.words.names import groups, letters
 
 WORDS = 3  # of a line of equations
 LINE_BASE, PLACE_BASE = 100.0, 10.0  # of the rotary frequencies of equations
 
 
+@registered
 @dataclass(frozen=True)
 class RepeatedTokensTask(TokenTask):
     """The next token of a random sequence that is repeated (https://arxiv.org/abs/2209.11895).
@@ -38,30 +41,35 @@ class RepeatedTokensTask(TokenTask):
         rotate: begin the second copy at a random place.
     """
 
-    length: int = number(16, least=2)
-    alphabet: int = number(64, least=2)
+    length: int = number(16, least=2, most=MAX_WORDS)
+    alphabet: int = number(64, least=2, most=MAX_WORDS - 1)
     rotate: bool = True
 
     name: ClassVar[str] = "repeated-tokens"
+    asked = ("next token",)
+    role_labels = ("repeated A", "first A", "B after it")
+    role_symbols = ("A?", "A", "B")
 
-    def facts(self) -> dict[str, Any]:
-        n_positions = 1 + 2 * self.length
-        check_size(n_positions, self.alphabet + 1)
+    def __post_init__(self) -> None:
+        super().__post_init__()
         if self.alphabet < self.length:
             raise InputError(
                 f"task: expected an alphabet of at least length = {self.length}, found "
                 f"{self.alphabet}"
             )
+
+    @cached_property
+    def n_positions(self) -> int:
+        return 1 + 2 * self.length
+
+    @cached_property
+    def vocabulary(self) -> tuple[str, ...]:  # type: ignore[override]
+        return (*letters(self.alphabet), BEGIN)
+
+    @cached_property
+    def description(self) -> str:
         place = "from a random place" if self.rotate else "from the beginning"
-        return {
-            "n_positions": n_positions,
-            "vocabulary": (*letters(self.alphabet), BEGIN),
-            "candidates": self.alphabet,
-            "asked": ("next token",),
-            "role_labels": ("repeated A", "first A", "B after it"),
-            "role_symbols": ("A?", "A", "B"),
-            "description": f"{self.length} of {self.alphabet} tokens, repeated {place}",
-        }
+        return f"{self.length} of {self.alphabet} tokens, repeated {place}"
 
     def draw(self, indices: Int[Tensor, " batch"], seed: int, stream: int) -> Batch:
         words = random_words(indices, self.alphabet + 1, seed, stream)
@@ -84,6 +92,7 @@ class RepeatedTokensTask(TokenTask):
         return replace(batch, inputs=torch.cat([first, end], dim=1))
 
 
+@registered
 @dataclass(frozen=True)
 class KHopTask(TokenTask):
     """What followed a token the last time, and so on, k times (https://arxiv.org/abs/2402.09268).
@@ -104,25 +113,36 @@ class KHopTask(TokenTask):
     """
 
     hops: int = number(3, least=1)
-    alphabet: int = number(8, least=3)
+    alphabet: int = number(8, least=3, most=MAX_WORDS - 1)
     curriculum: bool = True
 
     name: ClassVar[str] = "k-hop"
 
-    def facts(self) -> dict[str, Any]:
-        n_positions = 1 + (self.hops + 1) * self.alphabet
+    @cached_property
+    def n_positions(self) -> int:
+        return 1 + (self.hops + 1) * self.alphabet
+
+    @cached_property
+    def vocabulary(self) -> tuple[str, ...]:  # type: ignore[override]
+        return (*letters(self.alphabet), BEGIN)
+
+    @cached_property
+    def asked(self) -> tuple[str, ...]:
         first = 1 if self.curriculum else self.hops
-        check_size(n_positions, self.alphabet + 1)
-        return {
-            "n_positions": n_positions,
-            "vocabulary": (*letters(self.alphabet), BEGIN),
-            "candidates": self.alphabet,
-            "asked": tuple(f"x_{hop}" for hop in range(first, self.hops + 1)),
-            "role_labels": chain_labels(self.hops),
-            "role_symbols": chain_symbols(self.hops),
-            "description": f"{counted(self.hops, 'hop')} among {self.alphabet} tokens, "
-            f"{self.curriculum_text}",
-        }
+        return tuple(f"x_{hop}" for hop in range(first, self.hops + 1))
+
+    @cached_property
+    def role_labels(self) -> tuple[str, ...]:
+        return path_graph(self.hops).role_labels
+
+    @cached_property
+    def role_symbols(self) -> tuple[str, ...]:
+        return path_graph(self.hops).role_symbols
+
+    @cached_property
+    def description(self) -> str:
+        hops = counted(self.hops, "hop")
+        return f"{hops} among {self.alphabet} tokens, {self.curriculum_text}"
 
     def draw(self, indices: Int[Tensor, " batch"], seed: int, stream: int) -> Batch:
         size = self.alphabet
@@ -146,6 +166,7 @@ class KHopTask(TokenTask):
         return Batch(torch.cat([begin, tokens], dim=1), asked, 1 + torch.stack(roles, dim=-1))
 
 
+@registered
 @dataclass(frozen=True)
 class EquationsTask(TokenTask):
     """Equations in whole words, for models trained here (section 4, F1).
@@ -167,24 +188,44 @@ class EquationsTask(TokenTask):
 
     name: ClassVar[str] = "equations"
 
-    def facts(self) -> dict[str, Any]:
-        roles = 2 * self.steps + 1  # and the answer's
+    @cached_property
+    def n_positions(self) -> int:
+        return 1 + WORDS * self.chains * (self.steps + 1)
+
+    @cached_property
+    def vocabulary(self) -> tuple[str, ...]:  # type: ignore[override]
+        numbers, variables = range(self.chains), letters(self.chains * self.steps)
+        return (*map(str, numbers), *variables, "=", "?", BEGIN)
+
+    @cached_property
+    def d_out(self) -> int:  # type: ignore[override]
+        return len(self.vocabulary)
+
+    @cached_property
+    def candidates(self) -> int:
+        return self.chains
+
+    @cached_property
+    def asked(self) -> tuple[str, ...]:
         first = 0 if self.curriculum else self.steps
-        n_positions = 1 + WORDS * self.chains * (self.steps + 1)
-        check_size(n_positions, n_positions)
-        words = [*map(str, range(self.chains)), *letters(self.chains * self.steps), "=", "?", BEGIN]
-        return {
-            "n_positions": n_positions,
-            "vocabulary": tuple(words),
-            "d_out": len(words),
-            "candidates": self.chains,
-            "asked": tuple(f"x_{symbol}" for symbol in range(first, self.steps + 1)),
-            "answer_roles": (roles,),
-            "role_labels": (*chain_labels(self.steps), "answer"),
-            "role_symbols": (*chain_symbols(self.steps), "?"),
-            "description": f"equations with {counted(self.chains, 'chain')} of "
-            f"{counted(self.steps, 'step')}, {self.curriculum_text}",
-        }
+        return tuple(f"x_{symbol}" for symbol in range(first, self.steps + 1))
+
+    @cached_property
+    def answer_roles(self) -> tuple[int, ...]:  # type: ignore[override]
+        return (2 * self.steps + 1,)
+
+    @cached_property
+    def role_labels(self) -> tuple[str, ...]:
+        return (*path_graph(self.steps).role_labels, "answer")
+
+    @cached_property
+    def role_symbols(self) -> tuple[str, ...]:
+        return (*path_graph(self.steps).role_symbols, "?")
+
+    @cached_property
+    def description(self) -> str:
+        chains, steps = counted(self.chains, "chain"), counted(self.steps, "step")
+        return f"equations with {chains} of {steps}, {self.curriculum_text}"
 
     def draw(self, indices: Int[Tensor, " batch"], seed: int, stream: int) -> Batch:
         n_groups = 2 * self.steps + 1

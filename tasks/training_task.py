@@ -4,74 +4,77 @@ import itertools
 import math
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any, ClassVar
+from functools import cached_property
+from typing import Any, ClassVar, TypeVar
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
-import retrieval_interp.tasks as tasks
 from retrieval_interp.tasks.errors import InputError
 from retrieval_interp.tasks.roles import role_name
 from retrieval_interp.tasks.sampling import SPLITS, Split, check_draw, rotary_encoding
-from retrieval_interp.tasks.structured import check_fields, to_data
+from retrieval_interp.tasks.structured import check_fields, fields_data, read_fields
 from retrieval_interp.tasks.task import Batch, Device, Outputs, Task
 
 BEGIN = "<s>"  # before every sequence
 MAX_POSITIONS, MAX_WORDS = 8192, 65536
 BASE = 100.0  # of the rotary frequencies of positions
-_KINDS: dict[str, type["TrainingTask"]] = {}
+_REGISTERED: dict[str, type["TrainingTask"]] = {}
+Kind = TypeVar("Kind", bound=type["TrainingTask"])
+
+
+def registered(kind: Kind) -> Kind:
+    """Make a class of tasks known to recipes, checkpoints and run folders by its `name`."""
+    _REGISTERED[kind.name] = kind
+    return kind
 
 
 class TrainingTask(Task):
     """A task that models are built and trained for: a frozen dataclass whose fields are its sizes.
 
-    Subclasses define `facts`, which gives the attributes below and those of `Task`, and `draw`.
+    Subclasses define the sizes below, what is `asked`, and `draw`; roles may have labels.
     """
 
     name: ClassVar[str]  # in files
     symbol_width: int | None = None  # components of an input vector that hold its symbol
-    n_positions: int  # sequence length, T
     d_in: int  # components of an input vector, or the size of the vocabulary
     d_out: int  # components of an output vector
-    asked: tuple[str, ...]  # names of what is asked, one per column of `example_losses`
-    steps_between: tuple[tuple[str, str], ...]  # of these; the second is retrieved by the first
     loss_scale: float  # the loss of an uninformative answer
-    tolerance: float  # 0.05 as in the paper (appendix E), times `loss_scale`
-
-    def __init_subclass__(cls) -> None:
-        if "name" in vars(cls):
-            _KINDS[cls.name] = cls
-
-    @classmethod
-    def named(cls, name: Any) -> type["TrainingTask"]:
-        """The class that files call so, of this package or imported before."""
-        for exported in dir(tasks):  # loaded by this, and then known
-            getattr(tasks, exported)
-        if name not in (known := sorted(_KINDS)):
-            expected = " or ".join(map(repr, known))
-            raise InputError(f"expected the name {expected}, found {name!r:.60}")
-        return _KINDS[name]
 
     def __post_init__(self) -> None:
         check_fields(self, "task")
-        for name, fact in self.complete(self.facts()).items():
-            # Unless a subclass says otherwise in its body.
-            if getattr(type(self), name, None) is getattr(TrainingTask, name, None):
-                vars(self)[name] = fact
+        if self.n_positions > MAX_POSITIONS:
+            raise InputError(
+                f"task: expected at most {MAX_POSITIONS} positions, found {self.n_positions}; use "
+                "a smaller task"
+            )
 
-    def facts(self) -> dict[str, Any]:
-        """The attributes that follow from the fields; refuses fields that do not fit together."""
+    @cached_property
+    def n_positions(self) -> int:
+        """Sequence length, T."""
         raise NotImplementedError
 
-    def complete(self, facts: dict[str, Any]) -> dict[str, Any]:
-        """The facts, and what follows from them."""
-        between = tuple(itertools.pairwise(facts["asked"]))
-        own = {"tolerance": 0.05 * facts["loss_scale"], "steps_between": between}
-        if "role_labels" in facts:
-            own["role_names"] = tuple(map(role_name, range(len(facts["role_labels"]))))
-        return {**own, **facts}
+    @cached_property
+    def asked(self) -> tuple[str, ...]:
+        """Names of what is asked, one per column of `example_losses`."""
+        raise NotImplementedError
+
+    @cached_property
+    def steps_between(self) -> tuple[tuple[str, str], ...]:
+        """Pairs of what is asked, of which the second is retrieved by the first."""
+        return tuple(itertools.pairwise(self.asked))
+
+    @cached_property
+    def tolerance(self) -> float:  # type: ignore[override]
+        """0.05 as in the paper (appendix E), times `loss_scale`."""
+        return 0.05 * self.loss_scale
+
+    @cached_property
+    def role_names(self) -> tuple[str, ...]:
+        """s0, s1, ..., as many as an example has."""
+        return tuple(map(role_name, range(self.sample(1).roles.shape[-1])))
 
     @property
     def curriculum_text(self) -> str:
@@ -108,11 +111,11 @@ class TrainingTask(Task):
         if batch.roles.shape[1] < 2:
             raise InputError("counterfactual: expected at least two chains, found one")
         inputs = batch.inputs.clone() if batch.tokens is None else batch.inputs[..., None].clone()
-        example, own = torch.arange(len(batch))[:, None], inputs.clone()
+        example, before = torch.arange(len(batch))[:, None], inputs.clone()
         for role in roles:
             here = batch.roles[:, :, role]
-            others = own[example, here.roll(-1, dims=1), : self.symbol_width]
-            inputs[example, here, : self.symbol_width] = others
+            next_chains = before[example, here.roll(-1, dims=1), : self.symbol_width]
+            inputs[example, here, : self.symbol_width] = next_chains
         return replace(batch, inputs=inputs.view_as(batch.inputs))
 
     def partial_losses(self, outputs: Outputs, batch: Batch) -> Float[Tensor, " target"]:
@@ -120,7 +123,25 @@ class TrainingTask(Task):
         return self.example_losses(outputs, batch).mean(dim=0)
 
     def to_dict(self) -> dict[str, Any]:
-        return dict(to_data(self))
+        """The name and the fields as JSON data; `from_dict` reads them back."""
+        return {"name": self.name, **fields_data(self)}
+
+    @classmethod
+    def from_dict(cls, data: Any) -> "TrainingTask":
+        """The registered task that `to_dict` wrote."""
+        # Those of this package are registered when they are loaded.
+        from retrieval_interp.tasks import KHopTask, RetrievalTask  # noqa: F401
+
+        name = data.get("name") if isinstance(data, dict) else None
+        if not isinstance(name, str) or name not in _REGISTERED:
+            expected = " or ".join(map(repr, sorted(_REGISTERED)))
+            raise InputError(
+                f"expected the name {expected}, found {name!r:.60}; a task of your own needs "
+                "@registered, and its module imported"
+            )
+        rest = {key: value for key, value in data.items() if key != "name"}
+        task: TrainingTask = read_fields(_REGISTERED[name], rest)
+        return task
 
 
 class TokenTask(TrainingTask):
@@ -128,18 +149,33 @@ class TokenTask(TrainingTask):
 
     Every asked thing has the same number of candidates; the model's outputs after an answer role
     are the logits of the candidates of the first thing asked, then of the second, and so on.
+    Subclasses define the `vocabulary`, in which one word is `BEGIN`.
     """
 
     loss_name: ClassVar[str] = "cross entropy"
-    vocabulary: tuple[str, ...]  # every word by its token id; one of them is `BEGIN`
-    candidates: int  # how many answers there are to choose from
-    plateau: float  # cross entropy, in nats, of guessing among them
+    answer_roles: tuple[int, ...] = (0,)
 
-    def complete(self, facts: dict[str, Any]) -> dict[str, Any]:
-        guessing = math.log(facts["candidates"])
-        own = {"plateau": guessing, "loss_scale": guessing, "answer_roles": (0,)}
-        d_in, d_out = len(facts["vocabulary"]), len(facts["asked"]) * facts["candidates"]
-        return super().complete({**own, "d_in": d_in, "d_out": d_out, **facts})
+    @cached_property
+    def candidates(self) -> int:
+        """How many answers there are to choose from: by default all words but `BEGIN`."""
+        return len(self.vocabulary) - 1
+
+    @cached_property
+    def plateau(self) -> float:  # type: ignore[override]
+        """Cross entropy, in nats, of guessing among the candidates."""
+        return math.log(self.candidates)
+
+    @cached_property
+    def loss_scale(self) -> float:  # type: ignore[override]
+        return self.plateau
+
+    @cached_property
+    def d_in(self) -> int:  # type: ignore[override]
+        return len(self.vocabulary)
+
+    @cached_property
+    def d_out(self) -> int:  # type: ignore[override]
+        return len(self.asked) * self.candidates
 
     def position_encoding(self, width: int) -> Float[Tensor, "pos width"]:
         """What a model's positional embedding starts from: sinusoids of the position."""
@@ -176,17 +212,3 @@ class TokenTask(TrainingTask):
         right = logits.gather(-1, self.right(batch)[..., None])[..., 0]
         others = (logits.sum(-1) - right) / (self.candidates - 1)
         return torch.mean(right - others, dim=1)
-
-
-def check_size(positions: int, words: int) -> None:
-    """Check the length of sequences and the size of the vocabulary."""
-    if positions > MAX_POSITIONS or words > MAX_WORDS:
-        raise InputError(
-            f"task: expected at most {MAX_POSITIONS} positions and {MAX_WORDS} words, found "
-            f"{positions} and {words}; use a smaller task"
-        )
-
-
-def counted(number: int, noun: str) -> str:
-    """`1 chain`, `2 chains`."""
-    return f"{number} {noun}{'' if number == 1 else 's'}"

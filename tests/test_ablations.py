@@ -1,25 +1,22 @@
 """Ablations, what enables what, and the control: against naive runs and known circuits."""
 
 import random
-import re
 from collections import Counter
-from html import unescape
 
 import pytest
 import torch
 
-import retrieval_interp as ri
 from examples.reach_the_bound import compile_circuit
 from retrieval_interp.circuits.attention import Mask
 from retrieval_interp.circuits.circuit import Circuit, Head, HeadPath, RolePath
 from retrieval_interp.circuits.discovery.search import discover
 from retrieval_interp.circuits.hooks import ablated
+from retrieval_interp.circuits.losses import Scorer
+from retrieval_interp.circuits.means import mean_attention
 from retrieval_interp.circuits.mechanisms import IDENTITY, UNIFORM, OneHot, Shared, Where
-from retrieval_interp.circuits.runs.means import mean_attention
 from retrieval_interp.circuits.scores.ablations import ablations
-from retrieval_interp.circuits.scores.control import random_circuit, random_control
 from retrieval_interp.circuits.scores.enabling import enabled_by
-from retrieval_interp.circuits.scores.scorer import Scorer
+from retrieval_interp.circuits.scores.score import random_circuit, random_control
 from retrieval_interp.tasks import RetrievalTask
 from tests.oracles import PATHS, naive_mse, random_heads
 
@@ -86,7 +83,7 @@ def test_what_a_path_enables_is_seen_from_both_sides(task, model):
 
 
 @pytest.mark.parametrize(
-    "seed", [0, 2, 3, 4, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 5))]
+    "seed", [0, 4, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 2, 5))]
 )
 def test_discovery_recovers_compiled_circuits(seed):
     """Precision and recall 1 on circuits that are known because they were built."""
@@ -138,15 +135,3 @@ def test_the_control_is_what_random_circuits_give(task, model):
     drawn = [random_circuit(circuit, heads, [paths] * 3, draw) for _ in range(8)]
     expected = sorted(naive_mse(model, task, other, batch) for other in drawn)
     torch.testing.assert_close(torch.tensor(found), torch.tensor(expected), atol=1e-5, rtol=0)
-
-
-def test_the_ablations_of_a_workbench_are_a_heat_map_and_a_table(tmp_path):
-    bench = ri.open("small", examples=16)
-    view = bench.ablations(least=0.3)
-    costs = view.data.head_costs
-    assert len(view.html) < 20_000  # no library
-    shown = re.findall(r'title="(L\d.H\d): .*">(.*)</td>', view.html)
-    assert shown == [(str(head), f"{costs[head]:+.3f}") for head in bench.heads[::-1]]
-    for words in (repr(view), unescape(re.sub(r"</?span[^>]*>", "", view.html))):
-        assert "L2.H0 s0<-s2" in words and "query A <- B of A->B" in words
-    assert bench.circuit == bench.scorer.empty_circuit

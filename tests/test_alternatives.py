@@ -2,8 +2,7 @@
 
 import retrieval_interp as ri
 from retrieval_interp.circuits.discovery.search import _CONFIRMING, Search, SearchOptions
-from retrieval_interp.circuits.runs.means import standard_error
-from retrieval_interp.circuits.scores.scorer import Scorer
+from retrieval_interp.circuits.losses import Scorer, standard_error
 
 
 def test_every_path_that_can_be_exchanged_for_another_is_found(small):

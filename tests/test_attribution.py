@@ -10,8 +10,8 @@ from retrieval_interp.circuits.discovery.attribution import (
     attribute,
     pattern_gradients,
 )
+from retrieval_interp.circuits.losses import Scorer
 from retrieval_interp.circuits.mechanisms import IDENTITY, ORIGINAL, UNIFORM
-from retrieval_interp.circuits.scores.scorer import Scorer
 from retrieval_interp.model import ModelConfig, build_model
 from retrieval_interp.tasks import InputError, RetrievalTask
 from tests.oracles import Lookup, bridge_of, hooked_model, hooks_left, randomize, without_norms
@@ -141,7 +141,7 @@ def test_a_batch_in_parts_has_the_losses_and_estimates_of_the_whole(kind, monkey
 
     seen = []
     whole = numbers()
-    for name in ("runs.runs.WHOLE", "runs.runs.PART", "discovery.attribution._PART"):
+    for name in ("hooks.WHOLE", "hooks.PART", "discovery.attribution._PART"):
         monkeypatch.setattr(f"retrieval_interp.circuits.{name}", 3)
     for found, expected in zip(numbers(), whole):
         torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)

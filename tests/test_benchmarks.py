@@ -40,7 +40,7 @@ def rows(benchmark, tmp_path, capsys):
 
 
 def test_training_step(rows):
-    presets = ["small", "transformer-a"]
+    presets = ["small", "conditional"]
     found, lines = rows("training_step", "--presets", *presets, "--device", "cpu")
     assert [line.split()[0] for line in lines] == presets
     assert [row["precision"] for row in found] == ["float32", "bfloat16"]

@@ -15,7 +15,6 @@ import retrieval_interp as ri
 from retrieval_interp.config import ModelConfig
 from retrieval_interp.explorer.server import ExplorerServer
 from retrieval_interp.model import build_model
-from retrieval_interp.views.page import asset
 from tests.browser import jupyter_lab, needs_chromium, open_notebook, page_in_chromium, run_cell
 
 pytestmark = [pytest.mark.browser, needs_chromium]
@@ -70,9 +69,7 @@ def report(tmp_path_factory):
 # The report
 
 
-@pytest.mark.parametrize(
-    ("width", "scheme"), [(1200, "light"), (1200, "dark"), (390, "light")], ids=str
-)
+@pytest.mark.parametrize(("width", "scheme"), [(1200, "dark"), (390, "light")])
 def test_the_report_reads_well_everywhere(report, tmp_path, width, scheme):
     path, _ = report
     with chromium(path.as_uri(), width, color_scheme=scheme) as page:
@@ -88,7 +85,7 @@ def test_the_report_reads_well_everywhere(report, tmp_path, width, scheme):
         page.screenshot(path=tmp_path / "report.png", full_page=True)
 
 
-def test_the_examples_of_the_report_change(report):
+def test_the_report_shows_other_examples_and_a_path_in_all_its_places(report):
     with chromium(report[0].as_uri()) as page:
         page.locator(".views canvas").first.wait_for(timeout=LONG)
         picture = "document.querySelectorAll('.views canvas')[5].toDataURL()"
@@ -97,12 +94,8 @@ def test_the_examples_of_the_report_change(report):
         page.locator(".views select").select_option("3")
         page.wait_for_function(f"old => {picture} !== old", arg=before)
 
-
-def test_an_arrow_a_row_and_a_cell_of_the_report_are_one_path(report):
-    with chromium(report[0].as_uri()) as page:
-
         def selected_is(name):
-            marked = [one.get_attribute("data-path") for one in page.locator(".selected").all()]
+            marked = [part.get_attribute("data-path") for part in page.locator(".selected").all()]
             assert marked == [name] * 3
 
         page.locator("tr[data-path='L2.H0 s4<-s6']").click()
@@ -115,14 +108,12 @@ def test_an_arrow_a_row_and_a_cell_of_the_report_are_one_path(report):
         with page.expect_download() as download:
             page.get_by_role("link", name="SVG").click()
         assert ElementTree.fromstring(download.value.path().read_text()).tag.endswith("svg")
-        page.get_by_role("link", name="Costs", exact=True).click()
-        assert page.url.endswith("#costs")
 
 
 # The explorer
 
 
-@pytest.mark.parametrize("width", [1440, 950, 390])
+@pytest.mark.parametrize("width", [1440, 390])
 def test_many_roles_neither_overlap_nor_widen_the_page(tmp_path, width):
     own = ri.RetrievalTask(steps=7, chains=2)
     model = build_model(ModelConfig(layers=2, heads=1, d_model=8), own)
@@ -147,24 +138,14 @@ def test_a_circuit_is_clicked_together_without_jupyter(tmp_path):
         def loss_becomes(value):
             page.get_by_text(f"MSE {value:.4f}").first.wait_for(timeout=LONG)
 
-        # The drawing is in sight next to the paths, on the right.
-        paths, drawing = (
-            page.locator(name).bounding_box() for name in (".edit .maps", ".drawing svg")
-        )
-        assert drawing["x"] > paths["x"] + paths["width"] and drawing["width"] > 400
-        assert drawing["y"] + drawing["height"] < 950 and drawing["x"] + drawing["width"] <= 1440
-
         page.locator("[data-head='L2.H0']").click()
         answer()
         cell = page.locator(".edit [data-path='L2.H0 s0<-s2']")
         cell.click()  # selects
         answer()
-        details = page.locator(".details")
-        details.get_by_text("cut live").wait_for(timeout=LONG)
-        cut = expected.scorer.empty_circuit.cut(ri.parse_head_path("L2.H0 s0<-s2", 7))
-        assert f"{expected.loss_with(cut):.4f}" in details.inner_text()
-        assert f"{expected.loss_with('L2.H0 s0<-s2'):.4f}" in details.inner_text()
-        assert bench.circuit.mechanisms == {}
+        page.locator(".details").get_by_text("cut live").wait_for(timeout=LONG)
+        worth = f"{expected.loss_with('L2.H0 s0<-s2'):.4f}"
+        assert worth in page.locator(".details").inner_text() and not bench.circuit.mechanisms
         cell.click()  # adds
         answer()
         expected.suppose("L2.H0 s0<-s2")
@@ -196,13 +177,6 @@ def test_a_circuit_is_clicked_together_without_jupyter(tmp_path):
             page.get_by_role("link", name="JSON").click()
         assert ri.Circuit.from_json(download.value.path().read_text(), 7) == expected.circuit
         page.screenshot(path=tmp_path / "explore.png")
-        # As it is next to another output of the package, whose style sheet comes later.
-        boxes = (
-            "[...document.querySelectorAll('.ri-explorer *')].map(it => it.getBoundingClientRect())"
-        )
-        alone = page.evaluate(boxes)
-        page.add_style_tag(content=asset("style.css"))
-        assert page.evaluate(boxes) == alone
 
 
 @pytest.mark.slow
@@ -233,15 +207,10 @@ def test_a_circuit_is_clicked_together_in_jupyterlab(tmp_path):
 
         loss_is(bench.intact_loss)
         explorer.locator("[data-head='L2.H0']").click()
-        explorer.get_by_text("L2.H0, intact model: rows attend to columns").wait_for(timeout=LONG)
         explorer.locator("[data-line='L2.H0 uniform']").wait_for(timeout=LONG)
         explorer.locator(".edit [data-path='L2.H0 s0<-s2']").click()
         explorer.get_by_role("button", name="Add it").click(timeout=LONG)
         bench.suppose("L2.H0 s0<-s2")
-        loss_is(bench.loss)
-        explorer.locator(".look [data-path='L2.H0 s4<-s6']").first.click()
-        explorer.get_by_role("button", name="Add it").click()
-        bench.suppose("L2.H0 s4<-s6")
         loss_is(bench.loss)
         page.screenshot(path=tmp_path / "explorer.png")
         # What was clicked is there in Python, and circuitsvis draws.
@@ -255,6 +224,4 @@ def test_a_circuit_is_clicked_together_in_jupyterlab(tmp_path):
         assert cell["width"] == pytest.approx(12.8, abs=1 / 64)  # Chromium's unit
         figure = "document.querySelector('.look figure')"
         assert page.evaluate(f"{figure}.scrollWidth <= {figure}.clientWidth")
-        explorer.scroll_into_view_if_needed()
-        page.screenshot(path=tmp_path / "beside.png")
         assert left == [] and page.errors == []

@@ -33,51 +33,42 @@ BAD = [
     ("ablate", "--ckpt smal", "'smal': expected a file, .* one of: .*small"),
     ("ablate", "--examples 0", "expected 2 to 1000000, found 0"),
     ("ablate", "--tolerance nan", "expected a number above 0, found nan"),
-    ("ablate", "--seed -1", "--seed"),
     ("ablate", "--time 0", "expected more than 0 seconds"),
     ("ablate", "--json missing/out.json", "existing folder"),
     ("ablate", "--json x --report x", "different file"),
     ("ablate", "--circuit empty.json --json empty.json", "other files to write than to read"),
     ("ablate", "--circuit empty.json --one-hot", "--one-hot, .* expected a search"),
-    ("ablate", "--circuit empty.json --fewest heads", "--fewest: expected a search"),
     ("ablate", "--circuit far.json", "heads from L0.H0 to L4.H0, .* L9.H0"),
     ("ablate", "--circuit later.json", "a source before its destination"),
     ("ablate", "--circuit other.json", "steps = 3, as small was trained on, found one for 5"),
     ("ablate", "--device gpu", "expected auto, cpu or cuda, found 'gpu'"),
     ("ablate", "--example 5", "--example"),
     ("train", "--preset smal", "expected one of: small, transformer-a"),
-    ("train", "--preset", "expected one of"),
     ("train", "--steps 0", "steps to be at least 1, found 0"),
     ("train", "--device mps", "mps"),
     ("train", "--out taken", "other files"),
     ("explore", "--port 70000", "--port"),
-    ("explore", "--ckpt smal", "'smal'"),
     ("scan", "--text none.txt", "none.txt: expected text"),
     ("bound", "--steps 0", "--steps"),
     ("emergence", "--run nowhere", "nowhere/config.json: expected a run's config"),
     ("emergence", "--run fresh", "with checkpoints/.*, found none; train"),
-    ("emergence", "--run fresh --examples 1", "--examples"),
-    ("emergence", "--run fresh --json fresh/config.json", "other files to write than to read"),
     ("emergence", "--run unlearned --circuit other.json", "as unlearned was trained on"),
     ("emergence", "--run unlearned", "at least one path to follow, found none; train on"),
-    ("sweep", "--out sweep --grid nope", "nope"),
     ("sweep", "--out sweep", "--grid: expected one of: section7-ic, section7-nonic, found none"),
     ("sweep", "--out sweep --grid section7-ic --scale big", "full, laptop, laptop-5, smoke"),
     ("sweep", "--out sweep --grid section7-ic --workers 0", "--workers"),
     ("sweep", "--out taken --grid section7-ic", "found other files"),
     ("why", "--examples 1.5", "--examples: expected a whole number, found '1.5'; see"),
-    ("why", "--task x", "--task: expected indirect-objects, found 'x'; see"),
+    ("why", "--task x", "--task: .*'x' .*indirect-objects.*; see"),
     ("why", "", "expected one of --prompt, --pairs and --task, found none of them"),
     ("why", "--prompt a", "expected --answer and --wrong"),
     ("why", "--prompt a --answer b --wrong b", "--wrong: expected another answer"),
     ("scan", "--model gpt2", "'gpt2': expected .*smollm2, gemma3, a checkpoint file"),
     ("reproduce", "--runs nowhere", "--runs: expected a folder of runs, found no folder nowhere"),
-    ("why", "--prompt a --task indirect-objects", "expected one of --prompt, --pairs"),
     ("why", "--model equations --prompt xy --answer 1 --wrong 2", "tokenizer knows, found 'xy'"),
     ("why", "--model small --controls -1", "--controls: expected at least 0"),
     ("reproduce", "--only C99", "expected some of C1, C2, .*, found 'C99'"),
     ("llm", "plot", "found none"),
-    ("list", "models", "models"),
     *EARLY,
     ("ablate", "--circuit none.json", "none.json: expected a circuit"),
     ("ablate", "--circuit half.json", "half.json: circuit: expected JSON"),
@@ -180,14 +171,10 @@ def test_a_closed_pipe_ends_a_command_without_a_word(tmp_path):
 def done(tmp_path_factory, run_command_in_process):
     """One real run of the main job."""
     folder = tmp_path_factory.mktemp("ablate")
-    result = run_command_in_process(
-        "ablate",
-        *["--ckpt", "small", "--json", "out.json", "--report", "out.html"],
-        *["--save-circuit", "circuit.json"],
-        cwd=folder,
-    )
+    files = ["--json", "out.json", "--report", "out.html", "--save-circuit", "circuit.json"]
+    result = run_command_in_process("ablate", *files, cwd=folder)
     assert (result.returncode, result.stderr) == (0, "")
-    return folder, result
+    return folder
 
 
 @pytest.fixture
@@ -203,42 +190,32 @@ def ablate(run_command_in_process, tmp_path):
 
 
 def test_the_main_job_finds_a_sufficient_and_minimal_circuit(done):
-    data = json.loads((done[0] / "out.json").read_text())
-    assert data["baseline_loss"] < 0.01 and data["loss_name"] == "MSE"
-    assert data["combined_loss"] < 0.05 and data["sufficient"]
+    data = json.loads((done / "out.json").read_text())
+    assert data["baseline_loss"] < 0.01 and data["combined_loss"] < 0.05 and data["sufficient"]
     assert data["minimal"] and min(row["ablated_loss"] for row in data["paths"]) > 0.05
-    assert len(data["heads"]) == 5
     assert len(data["control"]) == 20 and data["control"][0] > 10 * data["combined_loss"]
     assert 0 < data["combined_se"] < data["combined_loss"] / 10
     assert (data["checkpoint"], data["examples"], data["seed"]) == ("small", 512, 0)
-    assert data["task"]["steps"] == 3
 
 
 def test_the_saved_circuit_gives_the_same_numbers_with_and_without_a_path(done, ablate, tmp_path):
-    first = json.loads((done[0] / "out.json").read_text())
-    assert ablate("--circuit", done[0] / "circuit.json")[1] == first
-    circuit = Circuit.from_json((done[0] / "circuit.json").read_text(), 7)
+    first = json.loads((done / "out.json").read_text())
+    assert ablate("--circuit", done / "circuit.json")[1] == first
+    circuit = Circuit.from_json((done / "circuit.json").read_text(), 7)
     (tmp_path / "worse.json").write_text(circuit.without(next(circuit.paths())).to_json())
     _, found = ablate("--circuit", "worse.json")
     assert found["combined_loss"] == pytest.approx(first["paths"][0]["ablated_loss"], abs=1e-5)
 
 
 def test_a_path_that_can_go_is_not_said_to_carry(done, ablate, tmp_path):
-    circuit = Circuit.from_json((done[0] / "circuit.json").read_text(), 7)
+    circuit = Circuit.from_json((done / "circuit.json").read_text(), 7)
     lines = [f"{head} {mechanism}" for head, mechanism in circuit.mechanisms.items()]
-    lines = [line + " s6<-s6" if line.startswith("L2") else line for line in lines]
-    (tmp_path / "richer.json").write_text(parse_circuit(lines, RetrievalTask()).to_json())
+    circuit = parse_circuit([*lines, "L2.H0 s6<-s6"], RetrievalTask())
+    (tmp_path / "richer.json").write_text(circuit.to_json())
     printed, data = ablate(*QUICK, "--circuit", "richer.json")
     (row,) = [row for row in printed.splitlines() if row.startswith("L2.H0 s6<-s6 ")]
     assert "carries" not in row and "Not minimal, as L2.H0 s6<-s6 can go" in printed
     assert [row["carries"] for row in data["paths"]].count(False) == 1 and not data["minimal"]
-
-
-def test_a_search_ends_in_time(run_command_in_process, tmp_path):
-    options = ("--examples", "16", "--time", "1e-6")
-    done = run_command_in_process("ablate", *options, cwd=tmp_path)
-    said = " ".join(done.stdout.split())
-    assert done.returncode == 0 and "No circuit" in said and "stopped by its time limit" in said
 
 
 # train

@@ -1,11 +1,15 @@
+"""Recipes, and dataclasses to and from JSON."""
+
 import json
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 import pytest
 
+import retrieval_interp as ri
 from retrieval_interp.config import PAPER, PRESETS, Recipe, departures
-from retrieval_interp.tasks import InputError, RetrievalTask
-from retrieval_interp.tasks.structured import from_data, to_data
+from retrieval_interp.tasks import InputError, RetrievalTask, TrainingTask
+from retrieval_interp.tasks.structured import from_data, from_json, to_data
 
 
 @pytest.mark.parametrize("name", sorted(PRESETS))
@@ -18,10 +22,10 @@ def test_presets_survive_json(name):
     ("data", "text"),
     [
         ({"task": {"name": "retrieval", "position": "x"}}, "r: task: position: expected 'pair' or"),
-        ({"learning_rate": float("nan")}, "learning_rate to be at least 0, found nan"),
-        ({"cooldown": 0.0}, r"cooldown in \(0, 1\], found 0.0"),
-        ({"steps": 0}, "steps to be at least 1, found 0"),
-        ({"batch": 100, "examples": 50}, "examples to be at least 100, found 50"),
+        ({"learning_rate": float("nan")}, "learning_rate to be a number of at least 0, found nan"),
+        ({"cooldown": 0.0}, "cooldown above 0, found 0"),
+        ({"steps": 0}, "steps to be an integer of at least 1, found 0"),
+        ({"batch": 100, "examples": 50}, "examples of at least batch = 100, found 50"),
         ({"log_every": 7}, "checkpoint_every to be a multiple of log_every = 7, found 1000"),
     ],
 )
@@ -65,3 +69,50 @@ def test_the_learning_rate_warms_up_and_decays():
     assert {cooling.learning_rate_at(step) for step in range(80)} == {0.5}
     falling = [cooling.learning_rate_at(step) for step in (81, 90, 99)]
     assert falling == pytest.approx([0.5 * 0.95, 0.5 * 0.5, 0.5 * 0.05])
+
+
+PLAIN = {"name": "retrieval"}
+
+
+@dataclass(frozen=True)
+class Drawing:
+    task: TrainingTask
+    points: tuple[tuple[int, str], ...] = ()
+    color: Literal["red", "blue"] = "red"
+    graph: ri.RetrievalGraph = ri.GRAPHS["triple"]
+    note: str | None = None
+    more: dict[str, Any] | None = None
+
+
+def test_what_is_written_is_read_back():
+    points, more = ((1, "a"), (2, "b")), {"y": [1]}
+    full = Drawing(ri.ConditionalRetrievalTask(), points, "blue", ri.GRAPHS["functions"], "x", more)
+    for drawing in (Drawing(ri.RetrievalTask(base=2.5)), full):
+        text = json.dumps(to_data(drawing))
+        assert from_json(Drawing, text, "drawing") == drawing
+    assert from_data(Drawing, {"task": {**PLAIN, "base": 2}}, "d").task == ri.RetrievalTask(
+        base=2.0
+    )
+
+
+@pytest.mark.parametrize(
+    ("data", "text"),
+    [
+        ([], r"d: expected an object, found \[\]"),
+        ({}, "d: expected the key 'task', which is missing"),
+        ({"task": {"name": []}}, r"d: task: expected the name 'conditional' or .*, found \[\]"),
+        ({"task": {**PLAIN, "chains": 0}}, "d: task: task: expected chains .* found 0"),
+        ({"task": {**PLAIN, "base": True}}, "d: task: base: expected a number, found True"),
+        ({"task": PLAIN, "size": 1}, "d: expected the keys task, .*, more, found 'size'"),
+        ({"task": PLAIN, "points": [[1]]}, r"d: points\[0\]: expected a list"),
+        (
+            {"task": PLAIN, "points": [["1", "a"]]},
+            r"points.0..0.: expected an integer, found '1'",
+        ),
+        ({"task": PLAIN, "color": "green"}, "d: color: expected 'red' or 'blue', found 'green'"),
+        ({"task": PLAIN, "graph": "a <- a"}, "d: graph: graph: expected"),
+    ],
+)
+def test_what_does_not_fit_is_refused_in_one_line_that_says_where(data, text):
+    with pytest.raises(ri.InputError, match=text):
+        from_data(Drawing, data, "d")

@@ -171,8 +171,6 @@ def test_mechanisms_on_padded_examples(alike, kind):
 RESULTS = Path(ri.__file__).parent / "results"
 COMMANDS = [
     "ablate --ckpt repeated --examples 8 --alternatives 600 --report out.html --json out.json",
-    "scan --model repeated --examples 8 --report out.html --json out.json",
-    "why --model repeated --examples 8 --controls 1 --report out.html --json out.json",
     f"emergence --circuit {RESULTS}/small.circuit.json --examples 4 --json out.json",
     "train --steps 1 --batch 4 --log-every 1 --checkpoint-every 1 --no-compile --out .",
 ]

@@ -24,10 +24,9 @@ from retrieval_interp.circuits.discovery.search import (
     settled,
 )
 from retrieval_interp.circuits.discovery.space import propose
+from retrieval_interp.circuits.losses import Scorer, mean_loss, standard_error
 from retrieval_interp.circuits.mechanisms import IDENTITY, UNIFORM
-from retrieval_interp.circuits.runs.means import mean_loss, standard_error
 from retrieval_interp.circuits.scores.score import score_circuit
-from retrieval_interp.circuits.scores.scorer import Scorer
 from retrieval_interp.tasks import InputError, Task
 from tests.built_by_hand import Star, built, finds_the_star
 from tests.oracles import naive_mse

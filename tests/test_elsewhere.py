@@ -14,16 +14,11 @@ from retrieval_interp.circuits.circuit import Circuit, Head, HeadPath, RolePath
 from retrieval_interp.circuits.discovery import space
 from retrieval_interp.circuits.discovery.judge import Judge
 from retrieval_interp.circuits.discovery.needed import needed_paths
+from retrieval_interp.circuits.losses import Scorer
 from retrieval_interp.circuits.mechanisms import PREVIOUS, UNIFORM
 from retrieval_interp.circuits.scan import scan
 from retrieval_interp.circuits.scores.score import score_circuit
-from retrieval_interp.circuits.scores.scorer import (
-    Bar,
-    Scorer,
-    Uninformed,
-    constant_losses,
-    has_learned,
-)
+from retrieval_interp.circuits.tolerance import Bar, Uninformed, constant_losses, has_learned
 from retrieval_interp.explorer.state import Exploring
 from retrieval_interp.tasks import InputError
 from retrieval_interp.tasks.words.given_texts import NextTokenTask

@@ -1,6 +1,7 @@
 """Emergence on a run whose truth is known: the shipped model, its layers switched on in turn."""
 
 import io
+import itertools
 import json
 import re
 from contextlib import redirect_stdout
@@ -12,14 +13,24 @@ from xml.etree import ElementTree
 import plotly.io as pio
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 import retrieval_interp as ri
 from retrieval_interp.circuits.mechanisms import Cut
 from retrieval_interp.commands.emergence import main as emergence
 from retrieval_interp.config import Recipe
-from retrieval_interp.emergence.series import loss_emergence, path_emergence
+from retrieval_interp.emergence.series import (
+    Crossing,
+    first_above,
+    first_below,
+    half_of_final,
+    in_order,
+    loss_emergence,
+    path_emergence,
+)
 from retrieval_interp.storage.checkpoint import load_checkpoint, save_checkpoint
-from retrieval_interp.tasks import InputError
+from retrieval_interp.tasks import InputError, RetrievalTask
 from retrieval_interp.tasks.structured import to_data
 from tests.oracles import naive_mse
 
@@ -62,8 +73,19 @@ def known(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def series(known):
-    return ri.follow_run(known[0] / "run", known[1])
+def written(known, tmp_path_factory):
+    """One run of the command with every output: the files, and what it printed."""
+    folder = tmp_path_factory.mktemp("written")
+    run, circuit, output = known[0] / "run", known[0] / "circuit.json", folder / "out.json"
+    arguments = ["--run", run, "--circuit", circuit, "--json", output]
+    with redirect_stdout(io.StringIO()) as printed:
+        emergence([str(argument) for argument in arguments])
+    return output, printed.getvalue()
+
+
+@pytest.fixture(scope="module")
+def series(written):
+    return ri.read_series(written[0])
 
 
 def checkpoint(run, step):
@@ -127,25 +149,12 @@ def test_losses_are_the_runs_own(series):
 # What is written
 
 
-@pytest.fixture(scope="module")
-def written(known, tmp_path_factory):
-    """One run of the command with every output: the files, and what it printed."""
-    folder = tmp_path_factory.mktemp("written")
-    run, circuit, output = known[0] / "run", known[0] / "circuit.json", folder / "out.json"
-    arguments = ["--run", run, "--circuit", circuit, "--examples", "16", "--json", output]
-    with redirect_stdout(io.StringIO()) as printed:
-        emergence([str(argument) for argument in arguments])
-    return output, printed.getvalue()
-
-
-def test_the_json_is_the_series_with_its_provenance(written, known):
+def test_the_json_is_the_series_with_its_provenance(written, series, known):
     data = json.loads(written[0].read_text())
     assert "emergence --run " in data["command"] and data["date"] and data["versions"]["torch"]
-    assert (data["examples"], data["seed"], data["tolerance"]) == (16, 0, 0.05)
-    again = ri.read_series(written[0])
-    direct = ri.follow_run(known[0] / "run", known[1], examples=16)
-    assert again.circuit == direct.circuit and again.recipe == direct.recipe
-    assert (again.snapshots, again.losses) == (direct.snapshots, direct.losses)
+    assert (data["examples"], data["seed"], data["tolerance"]) == (32, 0, 0.05)
+    assert series.circuit == known[1] and series.recipe.steps == 600
+    assert series.to_dict().items() <= data.items()
 
 
 LAST = "L4.H0 s0<-s4"
@@ -205,3 +214,75 @@ def test_the_drawing_is_coloured_by_when_paths_appear(series):
     assert len({colors[name] for name in ("L0.H0 s6<-s5", "L2.H0 s0<-s2", LAST)}) == 3
     notes = {group.get("data-path"): group[3].text for group in groups}
     assert notes == {name: str(row.above or "never") for name, row in rows.items()}
+
+
+# When curves cross, and in what order
+
+
+def by_bisection(steps, values, threshold):
+    """The first crossing without the formula: walk the intervals, halve the one that crosses."""
+    if values[0] > threshold:
+        return float(steps[0])
+    for a, b, low, high in zip(steps, steps[1:], values, values[1:]):
+        if high > threshold:
+            left, right = 0.0, 1.0
+            for _ in range(80):
+                middle = (left + right) / 2
+                above = low + (high - low) * middle > threshold
+                left, right = (left, middle) if above else (middle, right)
+            return a + left * (b - a)
+    return None
+
+
+# Coarse numbers, as on nearly flat pieces the step is not sharp.
+numbers = st.integers(-20, 20).map(lambda number: number / 10)
+
+
+@given(st.lists(st.tuples(st.integers(1, 50), numbers), min_size=1, max_size=12), numbers)
+def test_crossings_equal_those_found_by_bisection(curve, threshold):
+    steps = list(itertools.accumulate(gap for gap, _ in curve))
+    values = [value for _, value in curve]
+    found, expected = first_above(steps, values, threshold), by_bisection(steps, values, threshold)
+    assert (found is None) == (expected is None)
+    assert first_below(steps, [-value for value in values], -threshold) == found
+    if found is not None:
+        assert found.step == pytest.approx(expected, abs=1e-9)
+        assert all(v <= threshold for s, v in zip(steps, values) if s < found.by)
+
+
+def test_crossings_by_hand():
+    steps, values = [80, 160, 240, 320], [0.1, 0.3, 0.7, 0.2]
+    assert first_above(steps, values, 0.5) == Crossing(200.0, 160, 240)
+    assert first_above(steps, values, 0.3) == Crossing(160.0, 160, 240)  # reached, then passed
+    assert first_above(steps, values, 0.05) == Crossing(80.0, None, 80)
+    assert first_above(steps, values, 0.7) is None
+    assert first_below(steps, [0.9, 0.8, 0.4, 0.9], 0.5) == Crossing(220.0, 160, 240)
+    assert half_of_final(steps, [0.0, 0.1, 0.3, 0.4], least=0.05) == Crossing(200.0, 160, 240)
+    assert half_of_final(steps, [0.0, 0.9, 0.9, 0.04], least=0.05) is None
+    assert str(Crossing(80.0, None, 80)) == "<= 80" and str(Crossing(200.4, 160, 240)) == "200"
+
+
+def chain(*steps):
+    """When x_1, x_2, ... fell, and the pairs of a chain."""
+    crossings = [None if step is None else Crossing(step, 0, 1000) for step in steps]
+    losses = {f"x_{i}": crossing for i, crossing in enumerate(crossings, start=1)}
+    return losses, RetrievalTask(steps=len(steps)).steps_between
+
+
+@pytest.mark.parametrize(
+    ("steps", "held"),
+    [
+        ([1.0, 2.0, 3.0], True),
+        ([1.0, 2.0, None], True),
+        ([1.0, 3.0, 2.0], False),
+        ([1.0, None, 2.0], False),
+        ([None, 2.0], False),
+        ([1.0, 1.0], None),  # a tie shows neither this order nor another
+        ([1.0, 1.0, None], None),
+        ([2.0, 2.0, 1.0], False),  # out of turn, whatever else is tied
+        ([1.0, None, None], None),
+        ([None, None], None),
+    ],
+)
+def test_the_papers_order_of_losses(steps, held):
+    assert in_order(*chain(*steps)) is held

@@ -146,8 +146,7 @@ def test_compiled_models_reach_the_bound(printed):
 def test_a_circuit_is_drawn(tmp_path):
     run(ROOT / "examples" / "draw_circuit.py", "small", "out.svg", cwd=tmp_path)
     drawn, shipped = (tmp_path / "out.svg").read_text(), ROOT / "docs" / "small-circuit.svg"
-    assert drawn.startswith("<svg") and drawn.count("marker-end") >= 6
-    assert drawn.count("marker-end") == shipped.read_text().count("marker-end")
+    assert drawn.count("marker-end") == shipped.read_text().count("marker-end") >= 6
 
 
 # What the scripts print, run as a user runs them.
@@ -156,7 +155,6 @@ SCRIPTS = [
         ["suppose_a_circuit.py"],
         ["taken back", "not below 0.05", "(2 heads not replaced): with 3 of 5 heads replaced"],
     ),
-    (["suppose_a_circuit.py", "L4.H0 s0<-s4"], ["with 1 of 5 heads replaced"]),
     (
         ["own_task.py"],
         [

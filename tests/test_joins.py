@@ -12,9 +12,9 @@ import retrieval_interp as ri
 from retrieval_interp.circuits import mechanisms
 from retrieval_interp.circuits.attention import Mask, attention_along, joined
 from retrieval_interp.circuits.circuit import Circuit, Head, RolePath, parse_head_path
-from retrieval_interp.circuits.runs.means import mean_attention, mean_patterns
+from retrieval_interp.circuits.losses import Scorer
+from retrieval_interp.circuits.means import mean_attention, mean_patterns
 from retrieval_interp.circuits.scores.enabling import enabled_by
-from retrieval_interp.circuits.scores.scorer import Scorer
 from retrieval_interp.tasks import InputError
 from tests.oracles import Lookup, bridge_of, hooked_model
 
@@ -104,20 +104,15 @@ class Sometimes(Lookup):
         return ri.Batch(batch.inputs, batch.targets, roles)
 
 
-def test_every_view_and_score_goes_with_absent_roles_and_own_names(tmp_path):
-    task, model = Sometimes(), hooked_model()
-    bench = ri.open(model, task, examples=16)
-    view = bench.suppose("L0.H0 one-hot value<-key", "L1.H0 shared query<-value s0<-s1")
-    assert "L1.H0: original -> shared query<-key query<-value" in repr(view)
-    assert "value" in bench.drawing() and repr(bench.roles())
+def test_a_score_goes_with_absent_roles_and_names_of_its_own(tmp_path):
+    bench = ri.open(hooked_model(), Sometimes(), examples=16)
+    bench.suppose("L0.H0 one-hot value<-key", "L1.H0 shared query<-value s0<-s1")
     text = repr(bench.score())
     assert "L0.H0 value<-key" in text and "query <- value" in text and "s2<-s1" not in text
-    saved = bench.save(tmp_path / "circuit.json")
-    assert '"value", "key"' in saved.read_text() and '"role_names"' in saved.read_text()
-    before = bench.circuit
+    saved, before = bench.save(tmp_path / "circuit.json"), bench.circuit
     bench.remove("L1.H0 s0<-s2")
     bench.load(saved)
-    assert bench.circuit == before and "query<-value" in repr(bench.circuit)
+    assert bench.circuit == before and '"value", "key"' in saved.read_text()
     with pytest.raises(InputError, match=r"s0 to s2 \(query, key, value\), found 'door'"):
         bench.suppose("L0.H0 door<-key")
     with pytest.raises(InputError, match="found key<-value: value comes later"):
@@ -164,24 +159,16 @@ def test_as_many_answers_as_positions_are_not_taken_for_whole_sequences():
     assert ri.attribute(model, task, batch).parts[0].losses.mean() == pytest.approx(expected.item())
 
 
-def test_files_are_read_with_the_tasks_names(tmp_path):
-    def written(paths, **more):
-        row = {"layer": 0, "head": 0, "mechanism": "one-hot", "paths": paths}
-        (tmp_path / "circuit.json").write_text(json.dumps({"heads": [row], **more}))
-        return tmp_path / "circuit.json"
-
-    bench = ri.open(hooked_model(), Sometimes(), examples=8)
-    bench.load(written([["value", "key"]]))
-    expected = bench.circuit
-    assert list(expected.paths()) == [parse_head_path("L0.H0 s2<-s1", 3)]
-    bench.load(written([["s2", "s1"]]))
-    assert bench.circuit == expected and "value<-key" in repr(bench)
-    bench.suppose("L1.H0 query<-value")
-    bench.load(written([["c", "b"]], role_names=["a", "b", "c"]))  # as they were called before
-    assert bench.circuit == expected and "value<-key" in repr(bench)
-    with pytest.raises(InputError, match="expected 3, in the task's order, found value"):
-        bench.load(written([["s2", "s1"]], role_names=["value", "key", "query"]))
-    assert bench.circuit == expected
+@pytest.mark.parametrize(
+    ("path", "names"),
+    [(["value", "key"], None), (["s2", "s1"], None), (["c", "b"], ["a", "b", "c"])],
+)
+def test_files_are_read_with_the_tasks_names(path, names):
+    """Also with those that the roles had before."""
+    row = {"layer": 0, "head": 0, "mechanism": "one-hot", "paths": [path]}
+    file = json.dumps({"heads": [row], **({"role_names": names} if names else {})})
+    found = Circuit.from_json(file, Sometimes.role_names)
+    assert list(found.paths()) == [parse_head_path("L0.H0 s2<-s1", 3)]
 
 
 # Padding

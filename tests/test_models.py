@@ -13,11 +13,11 @@ from retrieval_interp.circuits.attention import Mask
 from retrieval_interp.circuits.counterfactual.mechanism import Counterfactual, with_counterfactual
 from retrieval_interp.circuits.discovery.judge import Judge
 from retrieval_interp.circuits.hooks import probed
+from retrieval_interp.circuits.losses import Scorer
+from retrieval_interp.circuits.means import read_patterns
 from retrieval_interp.circuits.mechanisms import UNIFORM, Cut, Mean, RoleMean
 from retrieval_interp.circuits.paths import Head, RolePath
-from retrieval_interp.circuits.runs.means import read_patterns
 from retrieval_interp.circuits.scan import describe_heads
-from retrieval_interp.circuits.scores.scorer import Scorer
 from retrieval_interp.tasks import InputError
 from tests.oracles import LOOKUP_SIZES, byte_pairs, hooked_model
 
@@ -133,52 +133,57 @@ def by_hand(kind, sees, tokens, roles, own):
     return new
 
 
-def plain_losses(model, batch, head, new):
-    """With what one head writes, its attention times its values, set by hand."""
-    how = {} if batch.attention_mask is None else {"attention_mask": batch.attention_mask.long()}
-    place = f"blocks.{head.layer}.attn.hook_"
-    values = model.run_with_cache(batch.inputs, **how)[1][f"{place}v"]
+def values_of(model, batch, head):
+    """What a head reads, [batch src d_head]; heads may share it."""
+    values = model.run_with_cache(batch.inputs, **padding(batch))[1][f"{place_of(head)}v"]
+    return values[:, :, head.head * values.shape[2] // model.cfg.n_heads]
+
+
+def padding(batch):
+    real = batch.attention_mask
+    return {} if real is None else {"attention_mask": real.long()}
+
+
+def place_of(head):
+    return f"blocks.{head.layer}.attn.hook_"
+
+
+def plain_losses(model, batch, head, writes):
+    """With what one head writes, [batch dest d_head], set by hand."""
 
     def put(z, hook):
         z = z.clone()
-        z[:, :, head.head] = new @ values[:, :, head.head * values.shape[2] // z.shape[2]]
+        z[:, :, head.head] = writes
         return z
 
-    outputs = model.run_with_hooks(batch.inputs, fwd_hooks=[(f"{place}z", put)], **how)
+    hooks = [(f"{place_of(head)}z", put)]
+    outputs = model.run_with_hooks(batch.inputs, fwd_hooks=hooks, **padding(batch))
     return TASK.example_losses(outputs, batch)
 
 
-def kept_losses(model, batch, head, own):
-    """With a path of one head kept, and all else that it writes from the counterfactual."""
-    place, at = f"blocks.{head.layer}.attn.hook_", torch.arange(len(batch))
-    end, near = batch.roles[:, 0, :2].unbind(1)
-    v, there = model.run_with_cache(batch.inputs)[1][f"{place}v"], batch.counterfactual_of(*head)
-
-    def put(z, hook):
-        z = z.clone()
-        kept = own[at, end, near, None] * v[at, near, head.head * v.shape[2] // z.shape[2]]
-        lost = there.pattern[at, end, near, None] * there.v[at, near]
-        z[:, :, head.head] = there.z
-        z[at, end, head.head] += kept - lost
-        return z
-
-    outputs = model.run_with_hooks(batch.inputs, fwd_hooks=[(f"{place}z", put)])
-    return TASK.example_losses(outputs, batch)
+def kept(batch, head, own, values):
+    """What a head writes with a path kept, and all else from the counterfactual."""
+    example, (end, near) = torch.arange(len(batch)), batch.roles[:, 0, :2].unbind(1)
+    there = batch.counterfactual_of(*head)
+    writes = there.z.clone()
+    writes[example, end] += own[example, end, near, None] * values[example, near]
+    writes[example, end] -= there.pattern[example, end, near, None] * there.v[example, near]
+    return writes
 
 
 @pytest.mark.parametrize("name", [*NAMES, "native"])
 @torch.no_grad()
 def test_every_mechanism_equals_plain_hooks(name, tmp_path):
-    model, batch = make(name, tmp_path), TASK.sample(5, split="test")
+    model, batch = make(name, tmp_path), TASK.sample(3, split="test")
     windows, causal = WINDOWS.get(name, (None, None)), name not in ("Bert", "both ways")
     assert probed(model, batch).masks == [Mask(causal, window) for window in windows]
     short = replace(batch, inputs=batch.inputs[:, :NEAR])
     assert probed(model, short).masks == [Mask(causal)] * 2
-    batch = with_counterfactual(model, batch, TASK.sample(5, seed=1))
+    batch = with_counterfactual(model, batch, TASK.sample(3, seed=1))
     scorer, empty = Scorer(model, TASK, batch), ri.parse_circuit([], TASK)
     patterns = read_patterns(model, batch, torch.Tensor.float)
     for head in (Head(0, 1), Head(1, 2)):
-        own = patterns[head.layer][:, head.head]
+        own, values = patterns[head.layer][:, head.head], values_of(model, batch, head)
         window, sees = windows[head.layer], masked(windows[head.layer], not causal)
         lines = {line: ri.parse_circuit([f"{head} {line}"], TASK)[head] for line in LINES}
         role_mean = RoleMean((PATH, RolePath(1, 1)), (0.3, 0.6))
@@ -197,10 +202,11 @@ def test_every_mechanism_equals_plain_hooks(name, tmp_path):
             each = zip(batch.inputs.tolist(), batch.roles[:, 0].tolist(), own)
             rounded = own.mean(0).mul(1e5).round() / 1e5  # as in files
             if kind == "kept":
-                expected = kept_losses(model, batch, head, own)
+                writes = kept(batch, head, own, values)
             else:
                 new = [rounded if kind == "mean" else by_hand(kind, sees, *one) for one in each]
-                expected = plain_losses(model, batch, head, torch.stack(new))
+                writes = torch.stack(new) @ values
+            expected = plain_losses(model, batch, head, writes)
             torch.testing.assert_close(scorer.losses(circuit), expected, atol=1e-5, rtol=0)
             assert not torch.allclose(expected, scorer.base_losses, atol=1e-5), kind
 
@@ -215,7 +221,8 @@ def test_a_window_and_padding_on_either_side(start, tmp_path):
     for kind in ("uniform", "first", "same"):
         sees, roles = masked(NEAR) & real, batch.roles[0, 0]
         new = [by_hand(kind, sees, tokens, roles, None) for tokens in batch.inputs.tolist()]
-        expected = plain_losses(model, batch, Head(1, 1), torch.stack(new))
+        writes = torch.stack(new) @ values_of(model, batch, Head(1, 1))
+        expected = plain_losses(model, batch, Head(1, 1), writes)
         found = Scorer(model, TASK, batch).losses(ri.parse_circuit([f"L1.H1 {kind}"], TASK))
         torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
 

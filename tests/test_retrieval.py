@@ -1,19 +1,21 @@
-"""Random numbers, roles, and the retrieval task in vectors."""
+"""Random numbers, roles, and retrieval in vectors, along chains and graphs."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 
 import retrieval_interp as ri
-from retrieval_interp.tasks.roles import (
-    chain_labels,
-    join_labels,
-    parse_role,
-    role_letters,
-    symbol_letter,
-)
+from retrieval_interp.circuits import parse_circuit
+from retrieval_interp.circuits.losses import HookRuns, make_runs
+from retrieval_interp.commands.train import train_options
+from retrieval_interp.model import ModelConfig, build_model
+from retrieval_interp.tasks import path_graph
+from retrieval_interp.tasks.graph import Node
+from retrieval_interp.tasks.roles import join_labels, parse_role, symbol_letter
 from retrieval_interp.tasks.sampling import normals, philox, random_words
+from tests.oracles import randomize
 
 
 def words(counter, key):
@@ -48,8 +50,8 @@ def test_roles_are_read_by_name():
 
 def test_letters_follow_the_paper():
     letters = ["query A", "A of A->B", "B of A->B", "B of B->C", "C of B->C"]
-    assert [role_letters(role) for role in range(5)] == letters
-    labels = chain_labels(3)
+    labels = path_graph(3).role_labels
+    assert list(labels[:5]) == letters
     assert join_labels(labels[2], labels[1]) == "B <- A of A->B"
     assert join_labels(labels[0], labels[2]) == "query A <- B of A->B"
     assert join_labels(labels[2], labels[3]) == "B of A->B <- B of B->C"
@@ -127,3 +129,221 @@ def test_losses_of_known_answers(task):
     assert partial[0] == partial[2] == 0
     assert float(partial[1]) == pytest.approx(task.loss_scale, rel=0.03)
     torch.testing.assert_close(task.loss(answers, batch), partial.mean())
+
+
+ALL = [
+    ri.ConditionalRetrievalTask(chains, graph=graph, dim=4, tables=tables)
+    for graph, chains in [
+        *((known, 4) for known in (*ri.GRAPHS.values(), path_graph(3))),
+        (ri.RetrievalGraph.parse("a; b; x <- a, b; y <- x; z <- y, a; w <- z, x"), 2),
+    ]
+    for tables in ("full", "chains")
+]
+
+
+def ids(task):
+    return f"{task.graph.nodes[-1].name}-{task.tables}"
+
+
+@pytest.mark.parametrize("tables", ["full", "chains"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"chains": 3, "steps": 5, "dim": 6, "curriculum": False, "position": "token"},
+        {"chains": 2, "steps": 27, "dim": 2, "tokens": "unit", "base": 10.0},
+    ],
+)
+def test_on_a_path_it_is_the_retrieval_task(options, tables):
+    linear = ri.RetrievalTask(**options)
+    options = {name: value for name, value in options.items() if name != "steps"}
+    task = ri.ConditionalRetrievalTask(graph=path_graph(linear.steps), tables=tables, **options)
+    for split in ("train", "test"):
+        ours, theirs = (t.sample(7, seed=3, split=split, start=5) for t in (task, linear))
+        for name in ("inputs", "targets", "roles"):
+            assert torch.equal(getattr(ours, name), getattr(theirs, name))
+        assert task.position_labels(ours, 1) == linear.position_labels(theirs, 1)
+    same = "n_positions d_in d_out plateau tolerance role_names role_labels role_symbols"
+    for name in same.split():
+        assert getattr(task, name) == getattr(linear, name)
+    outputs = torch.randn(7, task.n_positions, task.d_out)
+    assert torch.equal(task.example_losses(outputs, ours), linear.example_losses(outputs, theirs))
+
+
+def test_examples_of_the_retrieval_task_are_those_that_models_were_trained_on():
+    batch = ri.RetrievalTask().sample(3, seed=1)
+    first = [-0.533797, 1.150265, -1.445313, -0.456705, 1.0, 0.0, 1.0, 0.0]
+    torch.testing.assert_close(batch.inputs[2, 0], torch.tensor(first), atol=1e-5, rtol=0)
+    assert batch.roles[2, 1].tolist() == [25, 22, 23, 12, 13, 4, 5]
+
+
+def test_the_papers_example_is_xyz_ay_ax_a():
+    task = ri.ConditionalRetrievalTask(chains=1)
+    batch = task.sample(2)
+    assert task.position_labels(batch, 0) == ["x1", "y1", "z1", "a1", "y1", "a1", "x1", "a1?"]
+    # One encoding a statement; s0 is the query, then come (a, x), (a, y) and (x, y, z).
+    assert batch.roles[0, 0].tolist() == [7, 5, 6, 3, 4, 0, 1, 2]
+    turns = [0, 0, 0, 1, 1, 2, 2, 3]
+    expected = [[math.cos(t), math.sin(t), math.cos(t / 100), math.sin(t / 100)] for t in turns]
+    torch.testing.assert_close(batch.inputs[0, :, 4:], torch.tensor(expected))
+
+
+def statements(task, tokens):
+    """The sequence of one example as tuples of vectors, cut by the definition, by node."""
+    counts, found, place = {}, {}, 0
+    for node in task.graph.nodes:
+        full = node.key and task.tables == "full"
+        counts[node.name] = math.prod(counts[name] for name in node.key) if full else task.chains
+    for node in reversed([node for node in task.graph.nodes if node.key]):
+        width, begin = len(node.key) + 1, place
+        place += width * counts[node.name]
+        found[node.name] = [tokens[at : at + width] for at in range(begin, place, width)]
+    given = [node.name for node in task.graph.nodes if not node.key]
+    assert place + task.chains * len(given) == len(tokens) == task.n_positions
+    queries = [
+        dict(zip(given, tokens[at : at + len(given)]))
+        for at in range(place, len(tokens), len(given))
+    ]
+    return found, queries
+
+
+def distance(line, key):
+    return sum((a - b) ** 2 for one, other in zip(line, key) for a, b in zip(one, other))
+
+
+def follow(task, tokens, parts=slice(None)):
+    """For each query and retrieved node, all values whose key, or a part of it, fits."""
+    found, queries = statements(task, tokens)
+    answers = []
+    for known in queries:
+        values = {}
+        for node in task.graph.nodes:
+            if node.key:
+                lines, key = found[node.name], [known[name] for name in node.key]
+                used = parts if len(key) > 1 else slice(None)
+                values[node.name] = [
+                    line[-1] for line in lines if distance(line[:-1][used], key[used]) < 1e-9
+                ]
+                known[node.name] = min(lines, key=lambda line, key=key: distance(line, key))[-1]
+        answers.append(values)
+    return answers
+
+
+@pytest.mark.parametrize("task", ALL, ids=ids)
+def test_following_the_statements_finds_the_targets(task):
+    batch = replace(task, position="token").sample(3, seed=4)
+    for example in range(3):
+        tokens = batch.inputs[example, :, : task.dim].tolist()
+        for chain, values in enumerate(follow(task, tokens)):
+            assert all(len(fits) == 1 for fits in values.values())
+            flat = [number for fits in values.values() for number in fits[0]]
+            assert flat == batch.targets[example, chain].tolist()
+    last = replace(task, curriculum=False).sample(3, seed=4)
+    assert torch.equal(last.inputs[..., : task.dim], batch.inputs[..., : task.dim])
+    assert torch.equal(last.targets, batch.targets[..., -task.dim :])
+
+
+@pytest.mark.parametrize("part", [0, 1])
+@pytest.mark.parametrize("name", sorted(ri.GRAPHS))
+def test_a_part_of_a_key_is_worth_nothing_where_tables_are_full(name, part):
+    """Of what the whole key is looked up by, one part leaves a choice of four, or none."""
+    joint = 2  # the third of the asked has the key of two
+    for tables, left, loss in (("full", 4, 0.75), ("chains", 1, 0.0)):
+        task = ri.ConditionalRetrievalTask(graph=ri.GRAPHS[name], tables=tables)
+        batch = task.sample(100, seed=2)
+        outputs = torch.zeros(100, task.n_positions, task.d_out)
+        read = outputs.unflatten(-1, (len(task.asked), task.dim))
+        for example in range(100):
+            tokens = batch.inputs[example, :, : task.dim].tolist()
+            found = follow(task, tokens, slice(part, part + 1))
+            for values, s0 in zip(found, batch.roles[example, :, 0]):
+                for column, fits in enumerate(values.values()):
+                    assert len(fits) == (left if column == joint else 1)
+                    read[example, s0, column] = torch.tensor(fits).mean(0)
+        losses = task.partial_losses(outputs, batch)
+        assert float(losses[joint]) == pytest.approx(loss, abs=0.08)
+        assert float(losses.sum() - losses[joint]) == pytest.approx(0.0, abs=1e-9)
+
+
+@pytest.mark.parametrize("task", ALL, ids=ids)
+def test_roles_hold_the_symbols_of_their_nodes_and_statements_share_an_encoding(task):
+    batch = task.sample(5, seed=6)
+    held = batch.inputs[torch.arange(5)[:, None, None], batch.roles]
+    tokens, encodings = held[..., : task.dim], held[..., task.dim :]
+    nodes = [node.name for node in task.graph.nodes]
+    seen = {}
+    for role, (node, statement) in enumerate(task.graph.roles):
+        assert task.role_symbols[role].rstrip("?") == nodes[node]
+        torch.testing.assert_close(tokens[:, :, role], seen.setdefault(node, tokens[:, :, role]))
+        if nodes[node] in task.asked:
+            asked = task.asked.index(nodes[node])
+            block = batch.targets[..., asked * task.dim : (asked + 1) * task.dim]
+            torch.testing.assert_close(tokens[:, :, role], block)
+        first = [r.statement for r in task.graph.roles].index(statement)
+        torch.testing.assert_close(encodings[:, :, role], encodings[:, :, first])
+
+
+def test_the_plateau_is_the_mean_of_the_candidates():
+    full = ri.ConditionalRetrievalTask()
+    assert full.plateau == pytest.approx((3 / 4 + 3 / 4 + 15 / 16) / 3)
+    assert replace(full, tables="chains").plateau == 0.75
+    assert replace(full, curriculum=False).plateau == 15 / 16
+    relatives = replace(full, graph=ri.GRAPHS["relatives"], tokens="unit")
+    assert relatives.plateau == pytest.approx((3 / 4 + 3 / 4 + 15 / 16 + 15 / 16) / 16)
+    assert replace(full, chains=1).plateau == 1.0
+
+
+def test_the_command_line_takes_the_task_of_the_preset():
+    def parsed(*words):
+        return train_options(["--preset", *words], "retrieval-interp train")[1].task
+
+    assert parsed("small", "--task.steps", "2").steps == 2
+    task = parsed("conditional", "--task.graph", "a; x <- a", "--task.tables", "chains")
+    assert (str(task.graph), task.tables, task.base) == ("a; x <- a", "chains", 10.0)
+    with pytest.raises(ri.InputError, match="graph: expected one of triple, functions, r"):
+        parsed("conditional", "--task.graph", "tripel")
+    with pytest.raises(ri.InputError, match="found --task.steps"):
+        parsed("conditional", "--task.steps", "3")
+
+
+@pytest.mark.parametrize("tables", ["full", "chains"])
+@torch.no_grad()
+def test_losses_of_circuits_equal_whole_runs(tables):
+    task = ri.ConditionalRetrievalTask(chains=2, graph=ri.GRAPHS["functions"], dim=2, tables=tables)
+    model = randomize(build_model(ModelConfig(layers=2, heads=1, d_model=8), task)).eval()
+    batch = task.sample(16, split="test")
+    # Statements of no chain have no role: the general way. Without them the fast one is exact.
+    runs = make_runs(model, batch, task)
+    assert runs.compute_changes_only == (tables != "full")
+    circuit = parse_circuit(["L0.H0 one-hot s3<-s2 s1<-s1", "L1.H0 s0<-s3"], task)
+    whole = task.answers(HookRuns(model, batch).base(circuit).outputs, batch)
+    read = task.answers(runs.outputs(circuit, runs.base(ri.Circuit.empty(task))), batch)
+    torch.testing.assert_close(read, whole, atol=1e-5, rtol=0)
+
+
+# Graphs as text
+
+
+def test_a_graph_is_read_and_written_as_text():
+    graph = ri.RetrievalGraph.parse(" a;x<-a ; y <- a; z <-x ,y")
+    assert graph.nodes == (Node("a"), Node("x", ("a",)), Node("y", ("a",)), Node("z", ("x", "y")))
+    assert str(graph) == "a; x <- a; y <- a; z <- x, y"
+    for known in (*ri.GRAPHS.values(), path_graph(30)):
+        assert ri.RetrievalGraph.parse(str(known)) == known
+    assert ri.RetrievalGraph.parse("triple") == ri.GRAPHS["triple"] == graph
+    assert path_graph(2) == ri.RetrievalGraph.parse("A; B <- A; C <- B")
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("tripel", "expected one of triple, .* found 'tripel'"),
+        ("a; x <- b", "found 'x <- b'"),
+        ("a; x <- a; x <- a", "found 'x <- a'"),
+        ("x <- a; a", "keys of different earlier nodes, found 'x <- a'"),
+        ("a; x <- a; y <- a", "all nodes but the last, the answer, .* found 'x <- a'"),
+    ],
+)
+def test_graphs_that_are_none_are_refused(text, error):
+    with pytest.raises(ri.InputError, match=f"^graph: .*{error}"):
+        ri.RetrievalGraph.parse(text)

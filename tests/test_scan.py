@@ -9,6 +9,7 @@ import torch
 import retrieval_interp as ri
 from retrieval_interp.circuits.circuit import Circuit, Head
 from retrieval_interp.circuits.hooks import ablated
+from retrieval_interp.circuits.losses import Scorer
 from retrieval_interp.circuits.mechanisms import (
     AFTER_SAME,
     FIRST,
@@ -19,7 +20,6 @@ from retrieval_interp.circuits.mechanisms import (
     Where,
 )
 from retrieval_interp.circuits.scan import describe_heads, scan
-from retrieval_interp.circuits.scores.scorer import Scorer
 from retrieval_interp.tasks import InputError
 from retrieval_interp.tasks.words.given_texts import NextTokenTask
 from retrieval_interp.views.scan_view import scan_text, scan_to_dict, scan_verdict, scan_view
@@ -104,7 +104,7 @@ def test_a_trained_model_needs_heads_and_an_untrained_one_knows_nothing():
     with torch.no_grad():
         for parameter in equations.model.parameters():
             parameter.copy_(torch.randn_like(parameter) / 30)
-    nothing = scan(equations.model, equations.task, examples=32)
+    nothing = scan(equations.model, equations.task, examples=8)
     assert not nothing.learned and not nothing.circuit.mechanisms
     assert "The model has not learned the task" in scan_verdict(nothing)
     assert scan_to_dict(nothing)["learned"] is False and math.isnan(nothing.kept)
@@ -240,7 +240,7 @@ def test_a_click_on_a_head_shows_its_patterns(tmp_path):
 def test_logits_that_would_take_much_memory_are_computed_in_parts(hooked, text, monkeypatch):
     whole = scan(hooked, text)
     one_sequence = 13 * 7
-    monkeypatch.setattr("retrieval_interp.circuits.runs.runs.LOGITS", one_sequence)
+    monkeypatch.setattr("retrieval_interp.circuits.hooks.LOGITS", one_sequence)
     parts = scan(hooked, text)
     assert [row.loss for row in parts.heads] == pytest.approx([row.loss for row in whole.heads])
     assert parts.joint_loss == pytest.approx(whole.joint_loss)

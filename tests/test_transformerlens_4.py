@@ -11,8 +11,8 @@ import torch
 
 import retrieval_interp as ri
 from retrieval_interp.circuits.hooks import is_hooked_transformer
-from retrieval_interp.circuits.runs.role_runs import RoleRuns
-from retrieval_interp.circuits.runs.runs import HookRuns, make_runs
+from retrieval_interp.circuits.losses import HookRuns, make_runs
+from retrieval_interp.circuits.role_runs import RoleRuns
 from retrieval_interp.storage.checkpoint import save_checkpoint
 from retrieval_interp.storage.files import shipped_checkpoints
 from retrieval_interp.tasks import InputError
@@ -65,14 +65,11 @@ def test_a_shipped_circuit_scores_the_same(version_4, without_type_checks, hooke
     for what in (hooked[name], name):
         bench = ri.open(what, examples=8)
         bench.load(file)
-        score = ri.score_circuit(bench.model, bench.task, bench.circuit, bench.batch, controls=0)
-        scores.append(
-            [score.baseline_loss, score.combined_loss, *(row.loss for row in score.heads)]
-        )
-        scores[-1] += [loss for row in score.paths for loss in (row.ablated_loss, row.live_loss)]
-        if name == "small":
-            page = bench.report(tmp_path / "report.html").read_text()
-            assert "small" in page
+        score = bench.score(controls=0).data
+        losses = [score.baseline_loss, score.combined_loss, *(row.loss for row in score.heads)]
+        losses += [loss for row in score.paths for loss in (row.ablated_loss, row.live_loss)]
+        scores.append(losses)
+    assert "small" in bench.report(tmp_path / "report.html").read_text() or name != "small"
     assert scores[1] == pytest.approx(scores[0], abs=1e-5)
 
 

@@ -59,16 +59,15 @@ def printed(*command, **where):
     return done.stdout
 
 
-@pytest.mark.parametrize("own", ["tasks.py", "circuits/mine.py"])
-def test_names_are_found_beside_a_users_own(own, installed, tmp_path):
-    python, found = installed
-    (tmp_path / own).parent.mkdir(exist_ok=True)
-    (tmp_path / own).write_text("raise ImportError('the own module')\n")
+def test_names_are_found_beside_a_users_own(installed, tmp_path):
+    python, folder = installed
+    (tmp_path / "circuits").mkdir()
+    for module in ("tasks.py", "circuits/mine.py"):
+        (tmp_path / module).write_text("raise ImportError('the user's module')\n")
     *modules, file = printed(python, "-c", USE, cwd=tmp_path).split()
-    assert modules == EXPECTED and Path(file).is_relative_to(found)
-    assert "RetrievalTask" in printed(
-        python, "-m", "retrieval_interp", "list", "tasks", cwd=tmp_path
-    )
+    assert modules == EXPECTED and Path(file).is_relative_to(folder)
+    listed = printed(python, "-m", "retrieval_interp", "list", "tasks", cwd=tmp_path)
+    assert "RetrievalTask" in listed
 
 
 def test_a_checkout_without_symbolic_links_works(source, tmp_path):

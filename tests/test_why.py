@@ -27,8 +27,8 @@ from retrieval_interp.circuits.counterfactual.units import (
 from retrieval_interp.circuits.counterfactual.why import propose
 from retrieval_interp.circuits.flow import causal_depth
 from retrieval_interp.circuits.hooks import ablated
+from retrieval_interp.circuits.losses import Scorer
 from retrieval_interp.circuits.paths import HeadPath
-from retrieval_interp.circuits.scores.scorer import Scorer
 from retrieval_interp.explorer.state import Exploring
 from retrieval_interp.tasks import InputError
 from tests.oracles import FAMILIES, SENTENCE, by_hand, byte_pairs, random_heads, untrained_bridge

@@ -10,7 +10,7 @@ import torch
 import retrieval_interp as ri
 from retrieval_interp.circuits import Circuit, RolePath
 from retrieval_interp.circuits.circuit import suppose
-from retrieval_interp.circuits.mechanisms import IDENTITY, UNIFORM, OneHot
+from retrieval_interp.circuits.mechanisms import IDENTITY, OneHot
 from retrieval_interp.model import build_model
 from retrieval_interp.tasks import InputError
 
@@ -28,7 +28,6 @@ def naive_loss(bench, circuit):
 
 def test_what_is_supposed_is_measured_exactly(bench):
     intact = naive_loss(bench, ri.Circuit({}, 5))
-    assert bench.loss == pytest.approx(intact, abs=1e-5)
     lines = ["L1.H0 s0<-s2", "L1.H0 s0<-s4", "L2.H1 uniform", "L0.H1 one-hot s2<-s1 s4<-s3"]
     for line in [*lines, "L0.H0 role-mean", "L2.H0 mean", "L2.H1 original"]:
         asked = bench.loss_with(line)
@@ -40,8 +39,10 @@ def test_what_is_supposed_is_measured_exactly(bench):
     assert bench.intact_loss == pytest.approx(intact, abs=1e-5)
 
 
-def test_asking_for_a_loss_changes_nothing(bench):
+def test_asking_for_a_loss_and_parsing_lines_change_nothing(bench):
     scorer, before = bench.scorer, bench.loss_with("L0.H0 uniform")
+    assert bench.parse("L0.H0 uniform", "L1.H0 s0<-s2").mechanisms.keys() == {(0, 0), (1, 0)}
+    assert bench.circuit.mechanisms == {}
     asked = bench.loss_with("L1.H0 counterfactual")
     assert bench.scorer is scorer and bench.batch.counterfactual is None
     assert bench.suppose("L1.H0 counterfactual").data == pytest.approx(asked, abs=1e-6)
@@ -85,16 +86,14 @@ EMPTY = Circuit({}, 7)
 
 
 def test_paths_are_added_one_by_one():
-    one = suppose(EMPTY, "L1.H0 s0<-s2")
-    assert one[1, 0] == OneHot((RolePath(0, 2),))
-    assert repr(list(one.paths())) == "[L1.H0 s0<-s2]"
-    two = suppose(one, "L1.H0 s4<-s6")
-    assert two[1, 0] == OneHot((RolePath(0, 2), RolePath(4, 6)))
-    shared = suppose(two, "L1.H0 s0<-s4")
+    first = suppose(EMPTY, "L1.H0 s0<-s2")
+    assert first[1, 0] == OneHot((RolePath(0, 2),))
+    second = suppose(first, "L1.H0 s4<-s6")
+    assert second[1, 0] == OneHot((RolePath(0, 2), RolePath(4, 6)))
+    shared = suppose(second, "L1.H0 s0<-s4")
     assert shared[1, 0].kind == "shared" and len(shared[1, 0].paths) == 3
     assert suppose(shared, "L1.H0 s0<-s4") == shared
-    assert suppose(shared, "L1.H0 uniform")[1, 0] == UNIFORM
-    assert suppose(suppose(EMPTY, "L1.H0 uniform"), "L1.H0 s0<-s2") == one
+    assert suppose(suppose(EMPTY, "L1.H0 uniform"), "L1.H0 s0<-s2") == first
     assert suppose(shared, "L1.H0 original").mechanisms == {}
 
 
@@ -111,27 +110,20 @@ def test_lines_that_say_nothing_are_refused(line, text):
         suppose(EMPTY, line)
 
 
-BACK = ri.Circuit({}, 5).replace((0, 0), OneHot((ri.RolePath(2, 0),)))
-
-
 @pytest.mark.parametrize(
     ("act", "text"),
     [
         (lambda bench: bench.suppose("L1.H1 identity", "L9.H0 uniform"), "found L9.H0"),
         (lambda bench: bench.suppose("L0.H0 s2<-s0"), "source before its destination"),
-        (lambda bench: bench.suppose(BACK), "source before its destination"),
         (lambda bench: bench.suppose(ri.Circuit({}, 3)), "5 roles"),
         (lambda bench: bench.remove("L1.H0 s0<-s2"), "expected a path of the circuit"),
         (lambda bench: bench.undo(), "undo"),
         (lambda bench: bench.attention(layer=3), "layer: expected 0 to 2, found 3"),
         (lambda bench: bench.save("missing/folder/c.json"), "existing folder"),
-        (lambda bench: bench.save(3), "file name: expected text, found 3"),
         (lambda bench: bench.load(3), "file name: expected text, found 3"),
         (lambda bench: bench.ablations(least="x"), "least: expected a number, found 'x'"),
         (lambda bench: ri.open(bench.model), "a hooked model and a task"),
         (lambda bench: ri.open("small", bench.task), "expected none for a checkpoint"),
-        (lambda bench: ri.open(bench.model, bench.task, examples=1), "examples"),
-        (lambda bench: ri.open(bench.model, bench.task, tolerance=float("nan")), "tolerance"),
         (lambda bench: ri.open(bench.model, ri.RetrievalTask(chains=3, steps=3, dim=4)), "model"),
     ],
 )
@@ -200,10 +192,9 @@ def test_the_papers_numbers_stand_beside_those_of_its_own_task_only(small, tmp_p
 
 
 def test_a_model_on_another_device_is_refused(task, config):
-    batch = task.sample(4)
     elsewhere = build_model(config, task).to("meta", print_details=False)
     with pytest.raises(InputError, match="found it on cpu"):
-        ri.score_circuit(elsewhere, task, ri.Circuit({}, 5), batch)
+        ri.score_circuit(elsewhere, task, ri.Circuit({}, 5), task.sample(4))
 
 
 def test_a_changed_model_is_not_measured_with_what_was_kept(bench):
@@ -222,7 +213,7 @@ def test_a_changed_model_is_not_measured_with_what_was_kept(bench):
 
 def test_an_interrupted_change_leaves_the_last_one(bench, monkeypatch):
     """Ctrl-C in the middle of a run must not leave half of it behind."""
-    from retrieval_interp.circuits.runs.role_runs import RoleRuns
+    from retrieval_interp.circuits.role_runs import RoleRuns
 
     bench.suppose("L2.H0 s0<-s4")
     before, loss, expected = bench.circuit, bench.loss, bench.loss_with("L1.H0 uniform")

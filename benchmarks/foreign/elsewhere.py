@@ -15,7 +15,7 @@ from typing import Any
 
 import retrieval_interp as ri
 from retrieval_interp.circuits import Circuit
-from retrieval_interp.circuits.scores.scorer import constant_losses
+from retrieval_interp.circuits.tolerance import constant_losses
 
 sys.path.append(str(Path(__file__).resolve().parent.parent))
 from measure import Rows, benchmark, timed

@@ -36,14 +36,18 @@ from retrieval_interp.circuits.counterfactual.units import (
 )
 from retrieval_interp.circuits.discovery.needed import minimal_sets
 from retrieval_interp.circuits.draw.layout import path_kind
-from retrieval_interp.circuits.flow import listed
+from retrieval_interp.circuits.losses import (
+    HookRuns,
+    Measured,
+    Progress,
+    no_progress,
+    standard_error,
+)
+from retrieval_interp.circuits.means import mean_attention
 from retrieval_interp.circuits.paths import Head, HeadPath, RolePath
-from retrieval_interp.circuits.runs.means import mean_attention, standard_error
-from retrieval_interp.circuits.runs.runs import HookRuns
 from retrieval_interp.circuits.scores.enabling import Enabled, Sight
-from retrieval_interp.circuits.scores.scorer import Measured, Progress, no_progress
 from retrieval_interp.tasks import Batch, Task
-from retrieval_interp.tasks.training_task import counted
+from retrieval_interp.tasks.shown import counted, listed
 
 LEVEL_HEADER = ("", "kept", "recovered", "all but these")
 PATCHED = {  # what heads do where nothing is kept

@@ -16,9 +16,8 @@ from torch import Tensor
 
 from retrieval_interp.circuits.attention import Places, role_places
 from retrieval_interp.circuits.circuit import Circuit, RolePath
-from retrieval_interp.circuits.hooks import call_options, in_all_layers, measuring
+from retrieval_interp.circuits.hooks import call_options, in_all_layers, measuring, parts_of
 from retrieval_interp.circuits.mechanisms import Mechanism, Output, WithPaths
-from retrieval_interp.circuits.runs.runs import parts_of
 from retrieval_interp.tasks import Batch, InputError, Task, parse_role, role_name
 from retrieval_interp.tasks.roles import Roles
 from retrieval_interp.tasks.structured import from_data

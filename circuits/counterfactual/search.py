@@ -33,9 +33,9 @@ from retrieval_interp.circuits.counterfactual.units import (
     keeping,
     losing,
 )
-from retrieval_interp.circuits.hooks import has_hooks
-from retrieval_interp.circuits.runs.means import standard_error
-from retrieval_interp.circuits.scores.scorer import Scorer, heads_of, uninformed_loss
+from retrieval_interp.circuits.hooks import has_hooks, heads_of
+from retrieval_interp.circuits.losses import Scorer, standard_error
+from retrieval_interp.circuits.tolerance import uninformed_loss
 from retrieval_interp.tasks import Batch, InputError
 
 _FEW = 16  # examples of estimates

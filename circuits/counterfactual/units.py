@@ -24,9 +24,9 @@ from retrieval_interp.circuits.counterfactual.mechanism import (
     Patched,
     written,
 )
-from retrieval_interp.circuits.hooks import Hooked, in_all_layers
+from retrieval_interp.circuits.hooks import in_all_layers, parts_of, run_model
+from retrieval_interp.circuits.losses import answer_hooks
 from retrieval_interp.circuits.mechanisms import ORIGINAL, Mechanism
-from retrieval_interp.circuits.runs.runs import answer_hooks, parts_of
 from retrieval_interp.tasks import Batch, InputError, Task, parse_role, role_name
 from retrieval_interp.tasks.roles import Roles
 from retrieval_interp.tasks.task import Attended, Outputs
@@ -245,7 +245,7 @@ def _estimated(model: Any, task: MetricTask, batch: Batch, patch: Patch, share: 
         *answer_hooks(model, batch, task.answer_roles),
     ]
     with model.hooks(fwd_hooks=hooks):
-        metric = task.metric(Hooked(model).run(batch).float(), batch)
+        metric = task.metric(run_model(model, batch).float(), batch)
     if not metric.requires_grad:
         raise InputError(
             f"why: expected a metric with a gradient, found that the {task.measures} has none"

@@ -16,9 +16,9 @@ from retrieval_interp.circuits.counterfactual.mechanism import (
 )
 from retrieval_interp.circuits.counterfactual.search import KeepSearch
 from retrieval_interp.circuits.counterfactual.units import Metric, MetricTask
-from retrieval_interp.circuits.hooks import Hooked, ablated
-from retrieval_interp.circuits.runs.fits import draw_batch
-from retrieval_interp.circuits.scores.scorer import Progress, heads_of, no_progress
+from retrieval_interp.circuits.fits import draw_batch
+from retrieval_interp.circuits.hooks import ablated, heads_of, run_model
+from retrieval_interp.circuits.losses import Progress, no_progress
 from retrieval_interp.tasks import Batch, InputError, Task
 from retrieval_interp.tasks.words.given_texts import Pair, PairsTask
 from retrieval_interp.tasks.words.text_task import answer_tokens, token_ids
@@ -153,7 +153,7 @@ def propose(model: Any, prompt: str, answer: str, wrong: str) -> str:
     begin = [] if tokenizer.bos_token_id is None else [tokenizer.bos_token_id]
 
     def leads(batch: Batch) -> list[float]:
-        logits = Hooked(model).run(batch)[:, -1, sides]
+        logits = run_model(model, batch)[:, -1, sides]
         return (logits[:, 0] - logits[:, 1]).tolist()
 
     def batch_of(some: Sequence[Sequence[int]]) -> Batch:

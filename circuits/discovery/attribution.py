@@ -22,9 +22,9 @@ from torch import Tensor
 
 from retrieval_interp.circuits import hooks
 from retrieval_interp.circuits.circuit import Circuit, Head
+from retrieval_interp.circuits.fits import check_batch_fits, check_model_fits
+from retrieval_interp.circuits.losses import answer_hooks
 from retrieval_interp.circuits.mechanisms import Mechanism, Where, along
-from retrieval_interp.circuits.runs.fits import check_batch_fits, check_model_fits
-from retrieval_interp.circuits.runs.runs import answer_hooks
 from retrieval_interp.tasks import Batch, InputError, Task
 
 _READ = 64  # outputs of a position that a curvature may have
@@ -224,7 +224,7 @@ def pattern_gradients(
         before = hooks.in_all_layers(model, "hook_pattern", partial(note, own))
         replaced = hooks.ablated(model, circuit, batch)
         with model.hooks(fwd_hooks=before), replaced, model.hooks(fwd_hooks=after):
-            outputs = hooks.Hooked(model).run(batch)
+            outputs = hooks.run_model(model, batch)
         if not len(own) == len(used) == len(shifts) == n_layers:
             raise InputError(
                 f"attribution: expected {hooks.pattern_hook_name(0)}, hook_v, hook_z and their "

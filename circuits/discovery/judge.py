@@ -15,18 +15,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from retrieval_interp.circuits.circuit import Circuit, Head
+from retrieval_interp.circuits.circuit import Circuit
 from retrieval_interp.circuits.discovery.attribution import Attribution, Changed, attribute
+from retrieval_interp.circuits.losses import Scorer
+from retrieval_interp.circuits.means import allowed_attention, mean_attention
 from retrieval_interp.circuits.mechanisms import Mechanism
-from retrieval_interp.circuits.runs.means import mean_attention
-from retrieval_interp.circuits.scores.control import allowed_attention
-from retrieval_interp.circuits.scores.scorer import (
-    Bar,
-    Scorer,
-    has_learned,
-    uninformed_loss,
-    unlearned_text,
-)
+from retrieval_interp.circuits.paths import Head
+from retrieval_interp.circuits.tolerance import Bar, has_learned, uninformed_loss, unlearned_text
 from retrieval_interp.tasks import Batch, InputError, Task
 
 _PARTS = (16, 64, 192)  # examples after which a circuit may be given up

@@ -6,10 +6,11 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Any, TypeVar
 
 from retrieval_interp.circuits.discovery.judge import Judge
+from retrieval_interp.circuits.fits import draw_batch
+from retrieval_interp.circuits.hooks import heads_of
+from retrieval_interp.circuits.losses import Progress, all_but_one, no_progress
 from retrieval_interp.circuits.mechanisms import Cut
 from retrieval_interp.circuits.paths import Head, HeadPath, RolePath
-from retrieval_interp.circuits.runs.fits import draw_batch
-from retrieval_interp.circuits.scores.scorer import Progress, all_but_one, heads_of, no_progress
 from retrieval_interp.tasks import InputWarning, Task
 from retrieval_interp.tasks.structured import check_sampling
 

@@ -9,6 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from retrieval_interp.circuits.circuit import Circuit
+from retrieval_interp.circuits.means import overlaps, position_means, role_mean
 from retrieval_interp.circuits.mechanisms import (
     IDENTITY,
     ORIGINAL,
@@ -19,12 +20,6 @@ from retrieval_interp.circuits.mechanisms import (
     along,
 )
 from retrieval_interp.circuits.paths import Head, RolePath
-from retrieval_interp.circuits.runs.means import (
-    pattern_shares,
-    position_means,
-    role_mean,
-    role_shares,
-)
 from retrieval_interp.tasks import Batch
 
 # Kinds of candidates with paths, and the least mean attention of these.
@@ -81,10 +76,10 @@ def rule_candidates(model: Any, batch: Batch, heads: list[Head]) -> dict[Head, l
     if batch.tokens is None:
         return {head: [] for head in heads}
     means, tried = position_means(model, batch), dict.fromkeys(heads, RULES)
-    shares, of_roles = pattern_shares(model, batch, tried), role_shares(model, batch, tried)
+    overlapping = overlaps(model, batch, tried)
     found: dict[Head, list[Mechanism]] = {}
     for head in heads:
-        rated = zip(RULES, shares[head], of_roles[head])
+        rated = zip(RULES, *zip(*overlapping[head]))
         own = [r for r, share, by in rated if share >= _RULE_SHARE or by.max() >= _RULE_IN_ROLE]
         found[head] = [*own, means[head]]
     return found

@@ -1,12 +1,12 @@
 """Every single-head and single-path hypothesis of a model, in one call."""
 
 from dataclasses import dataclass
-from typing import Any
 
+from retrieval_interp.circuits.losses import Progress, Scorer, cut_losses, mean_loss, no_progress
+from retrieval_interp.circuits.means import mean_attention
 from retrieval_interp.circuits.mechanisms import IDENTITY, UNIFORM, Mechanism
+from retrieval_interp.circuits.models.contract import HookedModel
 from retrieval_interp.circuits.paths import Head, HeadPath
-from retrieval_interp.circuits.runs.means import mean_attention, mean_loss
-from retrieval_interp.circuits.scores.scorer import Progress, Scorer, cut_losses, no_progress
 from retrieval_interp.tasks import Batch, Task
 
 
@@ -47,14 +47,18 @@ class Ablations:
 
 
 def ablations(
-    model: Any, task: Task, batch: Batch, least: float = 0.0, progress: Progress = no_progress
+    model: HookedModel,
+    task: Task,
+    batch: Batch,
+    least: float = 0.0,
+    progress: Progress = no_progress,
 ) -> Ablations:
     """Replace every head, and cut every path, one at a time.
 
         heads[h, m] = loss({h: m})    for m uniform and identity, all other heads intact
         live_loss   = loss(cut p)     of the intact model
 
-    Only what a hypothesis can change is computed (`circuits.runs.runs`).
+    Only what a hypothesis can change is computed (`circuits.losses`).
 
     Args:
         model: a hooked model that reads the batch.
@@ -68,8 +72,8 @@ def ablations(
     replaced = [(head, mechanism) for head in scorer.heads for mechanism in (UNIFORM, IDENTITY)]
     choices = progress(replaced, "replacing heads")
     heads = {choice: scorer.loss(empty.replace(*choice)) for choice in choices}
-    every = [HeadPath(head, p) for head in scorer.heads for p in scorer.where[head.layer].paths]
-    cuts = [path for path in every if attention[path.head][path.path] >= least]
+    allowed = [HeadPath(head, p) for head in scorer.heads for p in scorer.where[head.layer].paths]
+    cuts = [path for path in allowed if attention[path.head][path.path] >= least]
     paths = [
         LiveScore(path, float(attention[path.head][path.path]), mean_loss(losses))
         for path, losses in cut_losses(scorer, cuts, progress)

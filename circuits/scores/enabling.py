@@ -15,9 +15,15 @@ from torch import Tensor
 
 from retrieval_interp.circuits.attention import attention_along
 from retrieval_interp.circuits.circuit import Circuit, HeadPath
-from retrieval_interp.circuits.hooks import in_all_layers
-from retrieval_interp.circuits.runs.runs import HookRuns, parts_of
-from retrieval_interp.circuits.scores.scorer import Progress, SomeCut, no_progress, with_cut
+from retrieval_interp.circuits.hooks import in_all_layers, parts_of, run_model
+from retrieval_interp.circuits.losses import (
+    HookRuns,
+    Progress,
+    SomeRemoval,
+    no_progress,
+    with_cut,
+)
+from retrieval_interp.circuits.models.contract import HookedModel
 from retrieval_interp.tasks import Batch
 
 Seen = dict[str, dict[int, Tensor]]  # queries, keys, values and own patterns by layer
@@ -56,13 +62,13 @@ class Enabled:
 
 
 def enabled_by(
-    model: Any,
+    model: HookedModel,
     batch: Batch,
-    cuts: Sequence[SomeCut],
+    cuts: Sequence[SomeRemoval],
     later: Sequence[HeadPath],
     least_drop: float = 0.1,
     progress: Progress = no_progress,
-) -> dict[SomeCut, tuple[Enabled, ...]]:
+) -> dict[SomeRemoval, tuple[Enabled, ...]]:
     """Find the later paths that each path serves, those that lose most first.
 
     Write Ā(Q, K) for the mean attention of a later path with its head's queries from run Q and
@@ -99,7 +105,9 @@ def enabled_by(
 class Sight:
     """What heads attend to in a run of a circuit, and in those of others that differ from it."""
 
-    def __init__(self, model: Any, batch: Batch, circuit: Circuit, answers: tuple[int, ...] = ()):
+    def __init__(
+        self, model: HookedModel, batch: Batch, circuit: Circuit, answers: tuple[int, ...] = ()
+    ):
         self.model, self.batch = model, batch
         self.runs = HookRuns(model, batch, answers)
         with self._noting(*_NOTED) as self.before:
@@ -116,21 +124,22 @@ class Sight:
             return
         with self._noting(*_NOTED) as after:
             self.runs.outputs(circuit, self.base)
-        own = {path: self._along(self.before, path) for path in later}
-        value = {path: own[path] * self._share_of_values(after, path) for path in later}
-        left = {path: min(self._along(after, path), value[path]) for path in later}
-        lost = [path for path in later if own[path] - left[path] >= least_drop]
-        pairs = [(after, self.before), (self.before, after)] if lost else []
-        sides = [self._mixed(first + 1, *pair) for pair in pairs]
-        for path in sorted(lost, key=lambda path: left[path] - own[path]):
-            by_query, by_key = (self._along(side, path) for side in sides)
+        intact = {path: self._along(self.before, path) for path in later}
+        brought = {path: intact[path] * self._share_of_values(after, path) for path in later}
+        rest = {path: min(self._along(after, path), brought[path]) for path in later}
+        lost = [path for path in later if intact[path] - rest[path] >= least_drop]
+        if not lost:
+            return
+        by_query = self._mixed(first + 1, queries=after, keys=self.before)
+        by_key = self._mixed(first + 1, queries=self.before, keys=after)
+        for path in sorted(lost, key=lambda path: rest[path] - intact[path]):
             yield Enabled(
                 path=path,
-                attention=own[path],
+                attention=intact[path],
                 when_cut=self._along(after, path),
-                by_query=by_query,
-                by_key=by_key,
-                by_value=value[path],
+                by_query=self._along(by_query, path),
+                by_key=self._along(by_key, path),
+                by_value=brought[path],
             )
 
     @contextmanager
@@ -140,8 +149,12 @@ class Sight:
         def note(name: str, x: Tensor, hook: Any) -> None:
             seen[name][hook.layer()] = x.detach()
 
-        hooks = [in_all_layers(self.model, f"hook_{name}", partial(note, name)) for name in names]
-        with self.model.hooks(fwd_hooks=[hook for each in hooks for hook in each]):
+        hooks = [
+            hook
+            for name in names
+            for hook in in_all_layers(self.model, f"hook_{name}", partial(note, name))
+        ]
+        with self.model.hooks(fwd_hooks=hooks):
             yield seen
 
     def _along(self, seen: Seen, path: HeadPath) -> float:
@@ -153,9 +166,9 @@ class Sight:
         (layer, head), roles = path.head, self.batch.roles
         dest, src = roles[:, :, path.path.dest], roles[:, :, path.path.src]
         example, chain = ((dest >= 0) & (src >= 0)).nonzero(as_tuple=True)
-        several = self.model.cfg.n_heads // self.before["v"][layer].shape[2]  # share their values
-        at = example, src[example, chain], head // several
-        then, now = (seen["v"][layer][at].float() for seen in (self.before, after))
+        group = self.model.cfg.n_heads // self.before["v"][layer].shape[2]  # share their values
+        place = example, src[example, chain], head // group
+        then, now = (seen["v"][layer][place].float() for seen in (self.before, after))
         if len(then) > 1:
             then, now = then - then.mean(0), now - now.mean(0)
         norm = float(then.square().sum())
@@ -171,5 +184,5 @@ class Sight:
         put += in_all_layers(self.model, "hook_k", set_to(keys["k"]))
         before = self.base.returned[layer - 1] if self.base.returned else None
         with self.model.hooks(fwd_hooks=put), self._noting("pattern") as seen:
-            self.runs.hooked.run(self.batch, layer if self.base.returned else 0, before)
+            run_model(self.model, self.batch, layer if before is not None else 0, before)
         return seen

@@ -9,38 +9,44 @@
 
 import itertools
 import math
+import random
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
-from retrieval_interp.circuits.circuit import Circuit, Head, HeadPath
+from retrieval_interp.circuits.circuit import Circuit, Head, HeadPath, RolePath
 from retrieval_interp.circuits.counterfactual.mechanism import batch_for
 from retrieval_interp.circuits.hooks import has_hooks
-from retrieval_interp.circuits.mechanisms import Mechanism
-from retrieval_interp.circuits.runs.means import mean_attention, standard_error
-from retrieval_interp.circuits.scores.ablations import LiveScore
-from retrieval_interp.circuits.scores.control import random_control
-from retrieval_interp.circuits.scores.enabling import Enabled, enabled_by
-from retrieval_interp.circuits.scores.scorer import (
-    Bar,
-    Cut,
+from retrieval_interp.circuits.losses import (
     Measured,
     Progress,
+    Removal,
     Scorer,
-    SomeCut,
+    SomeRemoval,
     all_but_one,
     cut_losses,
+    no_progress,
+    removed_losses,
+    standard_error,
+    with_cut,
+)
+from retrieval_interp.circuits.means import mean_attention
+from retrieval_interp.circuits.mechanisms import Mechanism, along
+from retrieval_interp.circuits.models.contract import HookedModel
+from retrieval_interp.circuits.scores.ablations import LiveScore
+from retrieval_interp.circuits.scores.enabling import Enabled, enabled_by
+from retrieval_interp.circuits.tolerance import (
+    Bar,
     has_learned,
     is_better,
     kept_share,
-    no_progress,
-    removed_losses,
     uninformed_loss,
-    with_cut,
 )
 from retrieval_interp.tasks import Batch, Task
 from retrieval_interp.tasks.shown import shown
 
+QUICK = 32  # examples that tell most random circuits from the given one
+_REDRAWS = 20  # in a tiny model a random circuit may equal the given one, which is no control
 _ENABLING = 128  # examples on which enabled paths are found
 
 
@@ -117,7 +123,7 @@ class CircuitScore:
     excess_se: float  # of combined minus baseline, example by example
     paths: tuple[PathScore, ...]  # every path of the circuit
     rest_emptied_loss: float  # with all heads emptied that have a fixed pattern and are not needed
-    control: tuple[float, ...]  # combined losses of random circuits, ascending (`scores.control`)
+    control: tuple[float, ...]  # combined losses of random circuits, ascending (`random_control`)
     notes: tuple[str, ...] = ()  # one sentence each
     learned: bool = True  # whether the intact model does better than one that knows nothing
 
@@ -132,8 +138,9 @@ class CircuitScore:
     @property
     def better(self) -> bool:
         """Whether the circuit does better than the intact model, as `is_better` decides."""
-        losses = self.combined_loss, self.excess_se, self.baseline_loss, self.uninformed_loss
-        return is_better(*losses)
+        return is_better(
+            self.combined_loss, self.excess_se, self.baseline_loss, self.uninformed_loss
+        )
 
     @property
     def sufficient(self) -> bool:
@@ -166,8 +173,9 @@ class CircuitScore:
     @property
     def kept(self) -> float:
         """The share of what the model has learned that the circuit keeps; NaN if it is nothing."""
-        shares = self.combined_loss, self.baseline_loss, self.uninformed_loss
-        return kept_share(*shares) if self.learned else math.nan
+        if not self.learned:
+            return math.nan
+        return kept_share(self.combined_loss, self.baseline_loss, self.uninformed_loss)
 
     @property
     def minimal(self) -> bool:
@@ -181,7 +189,7 @@ class CircuitScore:
 
 
 def score_circuit(
-    model: Any,
+    model: HookedModel,
     task: Task,
     circuit: Circuit,
     batch: Batch,
@@ -216,26 +224,27 @@ def score_circuit(
     """
     batch = batch_for(circuit, model, task, batch)
     scorer = Scorer(model, task, batch)
-    empty, own = scorer.empty_circuit, scorer.base_losses.mean(dim=1)
+    empty, intact = scorer.empty_circuit, scorer.base_losses.mean(dim=1)
     uninformed = uninformed_loss(model, task, batch, scorer.each)
-    bar = Bar(task, own, uninformed.loss, tolerance)
+    bar = Bar(task, intact, uninformed.loss, tolerance)
     heads = {}
     for head in progress(scorer.heads, "replacing heads"):
-        losses = scorer.losses(empty.replace(head, circuit[head]))
-        heads[head] = HeadScore(head, circuit[head], *Measured.of(losses))
+        loss, se = Measured.of(scorer.losses(empty.replace(head, circuit[head])))
+        heads[head] = HeadScore(head=head, mechanism=circuit[head], loss=loss, se=se)
     cut, redundant = _cut(scorer, circuit, bar, progress)
     paths = []
     for path, losses in removed_losses(scorer, circuit, progress):
         loss, se = Measured.of(losses)
         paths.append(PathScore(**vars(cut[path]), ablated_loss=loss, se=se))
     combined = scorer.base_losses.mean(dim=1)
-    rest = circuit
+    emptied_circuit = circuit  # with every head emptied that has a fixed pattern and is not needed
     for head in progress(list(circuit.mechanisms), "emptying heads"):
         if not circuit[head].keeps_own:
             losses = scorer.each(with_cut(circuit, head))
             needed, emptied = bar.side(losses), Measured.of(losses)
             heads[head] = replace(heads[head], emptied=emptied, needed=needed)
-            rest = with_cut(rest, head) if circuit[head].is_fixed and not needed else rest
+            if circuit[head].is_fixed and not needed:
+                emptied_circuit = with_cut(emptied_circuit, head)
     as_such = [head for head, row in heads.items() if row.mechanism.is_fixed and row.needed]
     for head, enables in _enables(scorer, circuit, as_such, progress).items():
         heads[head] = replace(heads[head], enables=enables)
@@ -244,8 +253,8 @@ def score_circuit(
         examples=len(batch),
         tolerance=bar.tolerance,
         loss_name=task.loss_name,
-        baseline_loss=Measured.of(own).loss,
-        baseline_se=Measured.of(own).se,
+        baseline_loss=Measured.of(intact).loss,
+        baseline_se=Measured.of(intact).se,
         uninformed_loss=uninformed.loss,
         uninformed=uninformed.what,
         heads=tuple(heads.values()),
@@ -253,18 +262,18 @@ def score_circuit(
         redundant=redundant,
         combined_loss=Measured.of(combined).loss,
         combined_se=Measured.of(combined).se,
-        excess_se=standard_error(combined - own),
+        excess_se=standard_error(combined - intact),
         paths=tuple(paths),
-        rest_emptied_loss=scorer.loss(rest),
+        rest_emptied_loss=scorer.loss(emptied_circuit),
         control=tuple(random_control(scorer, circuit, controls, progress=progress)),
-        learned=has_learned(own, uninformed),
+        learned=has_learned(intact, uninformed),
     )
     return replace(score, notes=tuple(_notes(score, task.answer_role)))
 
 
 def _enables(
-    scorer: Scorer, circuit: Circuit, cuts: Sequence[SomeCut], progress: Progress
-) -> dict[SomeCut, tuple[Enabled, ...]]:
+    scorer: Scorer, circuit: Circuit, cuts: Sequence[SomeRemoval], progress: Progress
+) -> dict[SomeRemoval, tuple[Enabled, ...]]:
     """The paths that each cut takes something from, on the first examples."""
     model, batch = scorer.model, scorer.batch
     few = batch if has_hooks(model) else batch[:_ENABLING]  # hooks may be made for this batch
@@ -278,10 +287,10 @@ def _cut(
     """Every path, and every set of which one suffices, cut in the intact model."""
     sets, attention = circuit.redundant, mean_attention(scorer.model, scorer.batch)
     paths = [*circuit.paths(), *circuit.enabling]
-    cuts: list[Cut] = [*paths, *sets]
+    cuts: list[Removal] = [*paths, *sets]
     enables = _enables(scorer, circuit, cuts, progress)
     cuts += itertools.chain(*map(all_but_one, sets))
-    cut = {each: losses.mean(dim=1) for each, losses in cut_losses(scorer, cuts, progress)}
+    cut = {removal: losses.mean(dim=1) for removal, losses in cut_losses(scorer, cuts, progress)}
     rows = {}
     for path in paths:
         rows[path] = LivePathScore(
@@ -294,15 +303,15 @@ def _cut(
         )
     redundant = []
     for same in sets:
-        left = [cut[fewer] for fewer in all_but_one(same)]
+        spared = [cut[fewer] for fewer in all_but_one(same)]
         score = RedundantScore(
             paths=same,
             live_loss=Measured.of(cut[same]).loss,
             live_se=Measured.of(cut[same]).se,
-            left_losses=tuple(float(losses.mean()) for losses in left),
+            left_losses=tuple(float(losses.mean()) for losses in spared),
             enables=enables[same],
             needed=bar.side(cut[same]),
-            suffice=tuple(None if above is None else not above for above in map(bar.side, left)),
+            suffice=tuple(None if above is None else not above for above in map(bar.side, spared)),
         )
         redundant.append(score)
     return rows, tuple(redundant)
@@ -322,3 +331,63 @@ def _notes(score: CircuitScore, answer_role: int | None) -> Iterator[str]:
             "the answer's own role, which the model has to find. That the loss is low does not "
             "show that the model does the same; `ri.why` puts in place what cannot know it."
         )
+
+
+# The control
+
+
+def random_circuit(
+    circuit: Circuit, heads: Sequence[Head], paths: Sequence[list[RolePath]], draw: random.Random
+) -> Circuit:
+    """A circuit with the same mechanisms and numbers of paths and sharing roles, elsewhere.
+
+    Heads that keep their own attention or a measured one keep their place, others change places
+    within layers that allow the same `paths`, which are given by layer.
+    """
+    free = {h for h, m in circuit.mechanisms.items() if not (m.keeps_own or m.is_measured)}
+    mechanisms = {head: m for head, m in circuit.mechanisms.items() if head not in free}
+    alike: dict[tuple[RolePath, ...], list[Head]] = defaultdict(list)
+    for head in heads:
+        alike[tuple(paths[head.layer])] += [head] if head in free else []
+    for allowed, group in alike.items():
+        for place, head in zip(draw.sample(group, len(group)), sorted(group)):
+            mechanisms[place] = _redrawn(circuit[head], allowed, draw)
+    return replace(circuit, mechanisms=mechanisms, enabling=(), redundant=())
+
+
+def _redrawn(mechanism: Mechanism, paths: Sequence[RolePath], draw: random.Random) -> Mechanism:
+    # Its own paths need not have a source in these examples.
+    sources: dict[int, list[RolePath]] = defaultdict(list)
+    for path in dict.fromkeys([*paths, *mechanism.paths]):
+        sources[path.dest].append(path)
+    free, chosen = sorted(sources), list[RolePath]()
+    counts = Counter(path.dest for path in mechanism.paths).values()
+    for count in sorted(counts, reverse=True):
+        dest = draw.choice([dest for dest in free if len(sources[dest]) >= count])
+        free.remove(dest)
+        chosen += draw.sample(sources[dest], count)
+    return along(chosen) if chosen else mechanism
+
+
+def random_control(
+    scorer: Scorer, circuit: Circuit, count: int, seed: int = 0, progress: Progress = no_progress
+) -> list[float]:
+    """The losses of random circuits of the same size and mechanisms, in ascending order.
+
+    Those that lose more by four standard errors on the first 32 examples are measured on these
+    alone. There are none without paths.
+    """
+    if not count or not any(circuit.paths()):
+        return []
+    draw, losses = random.Random(seed), []
+    paths = [where.paths for where in scorer.where]
+    quick = Scorer(scorer.model, scorer.task, scorer.batch[:QUICK])
+    goal = scorer.loss(circuit)
+    for _ in progress(range(count), "random circuits"):
+        for _ in range(1 + _REDRAWS):
+            drawn = random_circuit(circuit, scorer.heads, paths, draw)
+            if drawn.mechanisms != circuit.mechanisms:
+                break
+        loss, error = Measured.of(quick.losses(drawn))
+        losses.append(scorer.loss(drawn) if loss - 4 * error <= goal else loss)
+    return sorted(losses)

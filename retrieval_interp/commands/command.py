@@ -27,7 +27,6 @@ from retrieval_interp.views.tables import terminal_width, wrapped
 
 T = TypeVar("T")
 _run_once = cache(run_path)
-_MAIN = ("--ckpt", "--run", "--preset", "--prompt", "--model", "--steps")  # what a word alone means
 
 
 class _Parser(argparse.ArgumentParser):
@@ -35,78 +34,92 @@ class _Parser(argparse.ArgumentParser):
         raise InputError(f"{message.removeprefix('argument ')}; see {self.prog} --help")
 
 
-def parse_options(cls: type[T], argv: Sequence[str], prog: str, default: T | None = None) -> T:
+def parse_options(cls: type[T], argv: Sequence[str], prog: str) -> T:
     """Read a dataclass from the command line; `--help` prints its docstring and exits.
 
     `--save-circuit` sets the field `save_circuit`. Strings in `Annotated` are the option's names
-    instead, for an alias; one without dashes is set by its place. Options of a dataclass in a field
-    `task` are called `--task.steps`, of one in a field `recipe` just `--steps`.
+    instead, for an alias; one without dashes is set by its place.
     """
-    about = inspect.cleandoc(cls.__doc__ or "").partition("Attributes:")[0]
-    parser = _Parser(prog, description=about, allow_abbrev=False)
-    names = _add_options(parser, cls, default)
-    places = [name.upper() for name in names if not name.startswith("-")]
-    parser.usage = " ".join([prog, "[-h] [OPTIONS]", *places])
-    values, unknown = parser.parse_known_intermixed_args(argv)
+    (options,) = parse_parts([("", cls)], argv, prog)
+    return cast(T, options)
+
+
+def parse_parts(parts: Sequence[tuple[str, Any]], argv: Sequence[str], prog: str) -> list[Any]:
+    """Read several dataclasses; the docstring of the first is the help.
+
+    Each is a class, or an instance to change, with what its options begin with: `--task.steps 2`
+    sets the field `steps` of the part `task.`.
+    """
+    about = inspect.cleandoc(parts[0][1].__doc__).partition("Attributes:")[0]
+    parser = _Parser(prog, "%(prog)s [-h] [OPTIONS]", about, allow_abbrev=False)
+    names = [name for prefix, part in parts for name in _add_options(parser, prefix, part)]
+    given, unknown = parser.parse_known_intermixed_args(argv)
     if unknown:
         word = unknown[0].partition("=")[0]
         if not word.startswith("-"):
-            option = next((name for name in _MAIN if name in names), "an option before it:")
-            parser.error(f"expected options, found {word}; write {option} {word}")
+            write = f"; write {names[0]} {word}" * names[0].startswith("-")
+            parser.error(f"expected options, found {word}{write}")
         expected = difflib.get_close_matches(word, names, 1, 0.65) or sorted(names)
         parser.error(f"expected {', '.join(expected)}, found {word}")
-    return cast(T, _built(cls, default, vars(values)))
+    made = []
+    for prefix, part in parts:
+        keys = {field.name: prefix + field.name for field in dataclasses.fields(part)}
+        values = {name: getattr(given, key) for name, key in keys.items() if key in given}
+        values |= {name: tuple(value) for name, value in values.items() if type(value) is list}
+        make = part if isinstance(part, type) else partial(dataclasses.replace, part)
+        made.append(make(**values))
+    return made
 
 
-def _add_options(parser: Any, cls: Any, default: Any, within: str = "") -> list[str]:
-    """Add the options of a dataclass; returns their names."""
-    kinds, texts, added = get_type_hints(cls, include_extras=True), _attributes(cls), list[str]()
-    for field in dataclasses.fields(cls):
-        key, kind, text = within + field.name, kinds[field.name], texts.get(field.name, "")
-        value: Any = field.default if default is None else getattr(default, field.name)
-        if dataclasses.is_dataclass(value) and not hasattr(value, "parse"):
-            group = parser if key == "recipe" else parser.add_argument_group(field.name, text)
-            added += _add_options(group, type(value), value, f"{key}.")
-            continue
-        prefix, name = within.removeprefix("recipe."), field.name.replace("_", "-")
-        names, required = [f"--{prefix}{name}"], value is dataclasses.MISSING
+def _add_options(parser: Any, prefix: str, part: Any) -> list[str]:
+    """Add an option for each field, a class's own before those of its bases; returns the names."""
+    cls, names = part if isinstance(part, type) else type(part), list[str]()
+    types, texts = get_type_hints(cls, include_extras=True), _attributes(cls)
+    group = parser.add_argument_group(prefix.rstrip(".")) if prefix else parser
+    order, fields = list(cls.__annotations__), dataclasses.fields(cls)
+    for field in sorted(fields, key=lambda field: [*order, field.name].index(field.name)):
+        kind = types[field.name]
+        default: Any = getattr(part, field.name, dataclasses.MISSING)
+        if dataclasses.is_dataclass(default) and not hasattr(default, "parse"):
+            continue  # a part of its own
+        word = field.name.replace("_", "-")
+        called, help = [f"--{prefix}{word}"], texts.get(field.name, "")
         if get_origin(kind) is Annotated:
-            kind, *names = get_args(kind)
+            kind, *called = get_args(kind)
         many, optional = get_origin(kind) is tuple, type(None) in get_args(kind)
         kind = get_args(kind)[0] if many or optional else kind
-        if value not in (None, "", dataclasses.MISSING):
-            text += f" (default: {' '.join(map(str, value)) if many else value})"
-        how: dict[str, Any] = {"help": text, "default": None if required else value}
-        if names[0].startswith("-"):
-            how |= {"dest": key, "required": required}
+        required = default is dataclasses.MISSING
+        how: dict[str, Any] = {"default": None if required else default}
+        if called[0].startswith("-"):
+            how |= {"dest": prefix + field.name, "required": required}
         elif not required:
             how["nargs"] = "?"
+        if default not in (None, "", dataclasses.MISSING):
+            help += f" (default: {' '.join(map(str, default)) if many else default})"
         if kind is bool:
-            names.append(f"--{prefix}no-{name}")
-            parser.add_argument(names[0], action="store_true", **how)
-            how["help"] = f"switch {names[0]} off."
-            parser.add_argument(names[1], action="store_false", **how)
+            called.append(f"--{prefix}no-{word}")
+            group.add_argument(called[0], **how, action="store_true", help=help)
+            help = f"switch {called[0]} off."
+            group.add_argument(called[1], **how, action="store_false", help=help)
+        elif choices := get_args(kind):
+            group.add_argument(*called, **how, choices=choices, help=help)
         else:
-            choices = get_args(kind)
-            how |= {"choices": choices} if choices else {"metavar": kind.__name__.upper()}
             how |= {"nargs": "*"} if many else {}
-            parser.add_argument(*names, type=partial(_value, kind, optional), **how)
-        added += names
-    return added
+            how |= {"type": partial(_value, kind), "metavar": kind.__name__.upper()}
+            group.add_argument(*called, **how, help=help)
+        names += called
+    return names
 
 
-def _value(kind: Any, optional: bool, word: str) -> Any:
+def _value(kind: Any, word: str) -> Any:
     """A word of the command line as a value."""
-    if optional and word == "None":
-        return None
-    choices, expected = get_args(kind), "a whole number" if kind is int else "a number"
     try:
-        if choices and word not in choices:
-            raise InputError(f"expected {' or '.join(choices)}, found {word!r}")
-        return word if choices else getattr(kind, "parse", kind)(word)
-    except ValueError as error:
-        text = error if isinstance(error, InputError) else f"expected {expected}, found {word!r}"
-        raise argparse.ArgumentTypeError(str(text)) from None
+        return getattr(kind, "parse", kind)(word)
+    except InputError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    except ValueError:
+        expected = "a whole number" if kind is int else "a number"
+        raise argparse.ArgumentTypeError(f"expected {expected}, found {word!r}") from None
 
 
 def _attributes(cls: type) -> dict[str, str]:
@@ -120,39 +133,19 @@ def _attributes(cls: type) -> dict[str, str]:
     return texts
 
 
-def _built(cls: Any, default: Any, values: Mapping[str, Any], within: str = "") -> Any:
-    """A dataclass, and those in its fields, from the values of the options."""
-    fields = {}
-    for field in dataclasses.fields(cls):
-        key = within + field.name
-        if key in values:
-            value = values[key]
-            fields[field.name] = tuple(value) if isinstance(value, list) else value
-        else:
-            nested = getattr(default, field.name)
-            fields[field.name] = _built(type(nested), nested, values, f"{key}.")
-    return cls(**fields)
-
-
 @dataclass(frozen=True)
-class MeasuringOptions:
-    """What all commands take that search a model on examples.
+class ExampleOptions:
+    """What all commands take that measure a model on examples.
 
     Attributes:
-        examples: how many examples to search on, and as many others to measure on.
+        examples: how many examples to measure on.
         seed: which examples.
-        time: seconds after which the search ends with the best so far; Ctrl-C ends it likewise.
         device: auto, cpu or cuda.
-        json: write the numbers to this file.
-        report: write an HTML page that needs no network to this file.
     """
 
     examples: int = 512
     seed: int = 0
-    time: float | None = None
     device: str = "auto"
-    json: Path | None = None
-    report: Path | None = None
 
     def check(self, *inputs: Path | None) -> None:
         """Check what can be known before libraries are loaded, which takes seconds."""
@@ -160,6 +153,22 @@ class MeasuringOptions:
         names = ("json", "report", "save_circuit")
         outputs = {f"--{name.replace('_', '-')}": vars(self).get(name) for name in names}
         check_outputs(outputs, inputs)
+
+
+@dataclass(frozen=True)
+class MeasuringOptions(ExampleOptions):
+    """What all commands take that search a model.
+
+    Attributes:
+        examples: how many examples to search on, and as many others to measure on.
+        time: seconds after which the search ends with the best so far; Ctrl-C ends it likewise.
+        json: write the numbers to this file.
+        report: write an HTML page that needs no network to this file.
+    """
+
+    time: float | None = None
+    json: Path | None = None
+    report: Path | None = None
 
 
 def check_outputs(outputs: Mapping[str, Path | None], inputs: Iterable[Path | None]) -> None:
@@ -179,7 +188,7 @@ def load_model(name: str, device: str) -> tuple[Any, Any]:
     Hugging Face model, or one's own, `FILE.py:NAME`.
     """
     import retrieval_interp as ri
-    from retrieval_interp.storage.packaged_models import PACKAGED, packaged_model
+    from retrieval_interp.storage.packaged_models import PACKAGED
     from retrieval_interp.training import check_device, choose_device
 
     place, folder = choose_device(device), Path(name)
@@ -188,8 +197,8 @@ def load_model(name: str, device: str) -> tuple[Any, Any]:
             check_device(model, device)
         return model, None
     if not folder.exists() and name not in (names := [*shipped_checkpoints(), *PACKAGED]):
-        more = "a checkpoint file, a run folder, the folder of a Hugging Face model or FILE.py:NAME"
-        raise InputError(f"model {name!r}: expected {', '.join(names)}, {more}, found none of them")
+        kinds = "a checkpoint file, a run folder, a folder of Hugging Face or FILE.py:NAME"
+        raise InputError(f"model {name!r}: expected {', '.join([*names, kinds])}, found none")
     foreign = (folder / "config.json").is_file() and any(folder.glob("model*.safetensors"))
     if not foreign and name not in PACKAGED:
         checkpoint = ri.load_checkpoint(name, place)
@@ -199,7 +208,7 @@ def load_model(name: str, device: str) -> tuple[Any, Any]:
 
         disable_progress_bar()
     if not foreign:
-        return packaged_model(name, str(place)), None
+        return PACKAGED[name](str(place)), None
     from transformer_lens.model_bridge.bridge import TransformerBridge
 
     try:
@@ -255,10 +264,11 @@ def run_command(
     """
     name = re.split(r"[ .]", prog)[-1]
     warnings.showwarning = _warn_in_short  # type: ignore[assignment]
-    came = [signal.SIGINT]
+    last_signal = signal.SIGINT
 
     def interrupt(number: int, _: Any) -> None:
-        came.append(signal.Signals(number))
+        nonlocal last_signal
+        last_signal = signal.Signals(number)
         raise KeyboardInterrupt
 
     _on_signals(interrupt)
@@ -269,22 +279,22 @@ def run_command(
         sys.stdout.flush()
     except KeyboardInterrupt as error:
         _on_signals(signal.SIG_IGN)
-        said = str(error) or "interrupted; no file is half written"
+        reason = str(error) or "interrupted; no file is half written"
         with contextlib.suppress(OSError):  # the terminal may be gone
-            print(f"\n{name}: {said}", file=sys.stderr, flush=True)
-        sys.exit(128 + came[-1])
+            print(f"\n{name}: {reason}", file=sys.stderr, flush=True)
+        sys.exit(128 + last_signal)
     except BrokenPipeError:
         sys.stderr.close()
         sys.exit(1)
     except Exception as error:  # of the input or the machine; any other has its traceback
-        said = " ".join(str(error).split())
+        text = " ".join(str(error).split())
         if isinstance(error, OSError):
-            said = f"expected its files, found: {said:.150}"
+            text = f"expected its files, found: {text:.150}"
         elif type(error).__name__ in ("MemoryError", "OutOfMemoryError"):  # Python's and PyTorch's
-            said = f"expected a smaller size, memory is short, found: {said:.150}"
+            text = f"expected a smaller size, memory is short, found: {text:.150}"
         elif not isinstance(error, InputError):
             raise
-        print(f"{name}: {said}", file=sys.stderr)
+        print(f"{name}: {text}", file=sys.stderr)
         sys.exit(2)
 
 

@@ -2,44 +2,37 @@
 
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from retrieval_interp.commands import command
 from retrieval_interp.progress import progress_bar
-from retrieval_interp.tasks.structured import check_sampling
 
 
 @dataclass(frozen=True)
-class EmergenceOptions:
+class EmergenceOptions(command.ExampleOptions):
     """Say when each attention path of a circuit appears in a training run.
 
     Attributes:
         run: a run folder with checkpoints.
         circuit: follow the paths of this circuit; default: one found in its last checkpoint.
         examples: how many examples to measure each checkpoint on.
-        seed: which examples.
         json: write the numbers to this file.
         tolerance: the loss that a working circuit stays below; a path is necessary if cutting it
             at the last step costs more. Default: the task's own, for vectors 0.05 of a symbol's
             variance.
-        device: auto, cpu or cuda.
     """
 
-    run: Path
+    run: Path = field(kw_only=True)
     circuit: Path | None = None
     examples: int = 32
-    seed: int = 0
     json: Path | None = None
     tolerance: float | None = None
-    device: str = "auto"
 
 
 def main(argv: Sequence[str], prog: str = "retrieval-interp emergence") -> None:
     options = command.parse_options(EmergenceOptions, argv, prog)
-    check_sampling(options.examples, options.seed, options.tolerance, "--")
-    read = [*options.run.glob("*"), *options.run.glob("checkpoints/*"), options.circuit]
-    command.check_outputs({"--json": options.json}, read)
+    options.check(*options.run.glob("*"), *options.run.glob("checkpoints/*"), options.circuit)
 
     with command.saying("loading PyTorch"):
         from retrieval_interp.emergence import report

@@ -6,13 +6,12 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import retrieval_interp as ri
-from retrieval_interp.commands.command import load_model, named_in, parse_options
+from retrieval_interp.commands.command import ExampleOptions, load_model, named_in, parse_options
 from retrieval_interp.storage.files import find_checkpoint
-from retrieval_interp.tasks.structured import check_sampling
 
 
 @dataclass(frozen=True)
-class ExploreOptions:
+class ExploreOptions(ExampleOptions):
     """Open a trained model in a browser and build circuits by clicking.
 
     Attributes:
@@ -20,28 +19,22 @@ class ExploreOptions:
             With a task, also a model of your own, FILE.py:NAME, or any that `scan` takes.
         task: FILE.py:NAME of an `ri.Task`; by default the checkpoint's.
         circuit: begin with this circuit.
-        examples: how many examples to measure on.
-        seed: which examples.
         tolerance: the loss that a working circuit stays below; by default the task's own.
         port: of 127.0.0.1; by default any free one.
         browser: open a browser; the address is printed either way.
-        device: auto, cpu or cuda.
     """
 
     ckpt: Annotated[str, "--ckpt", "--model"] = "small"
     task: str | None = None
     circuit: Path | None = None
-    examples: int = 512
-    seed: int = 0
     tolerance: float | None = None
     port: int = 0
     browser: bool = True
-    device: str = "auto"
 
 
 def main(argv: Sequence[str], prog: str = "retrieval-interp explore") -> None:
     options = parse_options(ExploreOptions, argv, prog)
-    check_sampling(options.examples, options.seed, options.tolerance, "--")
+    options.check()
     if not 0 <= options.port < 65536:
         raise ri.InputError(f"--port: expected 0 to 65535, found {options.port}")
     if options.task is None:

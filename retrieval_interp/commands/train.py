@@ -1,14 +1,14 @@
 """Train a transformer: `python -m retrieval_interp.train --preset small`."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from tqdm.auto import tqdm
 
 import retrieval_interp as ri
-from retrieval_interp.commands.command import parse_options, say, saying
+from retrieval_interp.commands.command import parse_parts, say, saying
 from retrieval_interp.config import PRESETS, Recipe
 from retrieval_interp.storage.files import last_step
 
@@ -20,14 +20,12 @@ class TrainOptions:
     To resume a stopped run, run the same command again.
 
     Attributes:
-        recipe: any number of the preset can be changed.
         preset: name of a preset, as shown by `retrieval-interp list`.
         out: run folder; default runs/<preset>.
         device: auto, cpu or cuda.
         compile: use torch.compile.
     """
 
-    recipe: Recipe
     preset: str = "small"
     out: Path | None = None
     device: str = "auto"
@@ -35,8 +33,8 @@ class TrainOptions:
 
 
 def main(argv: Sequence[str], prog: str = "retrieval-interp train") -> None:
-    options = train_options(argv, prog)
-    recipe, out = options.recipe, options.out or Path("runs") / options.preset
+    options, recipe = train_options(argv, prog)
+    out = options.out or Path("runs") / options.preset
     with saying("loading TransformerLens"):
         from retrieval_interp.training import keep_freed_memory
 
@@ -69,12 +67,15 @@ def main(argv: Sequence[str], prog: str = "retrieval-interp train") -> None:
     say(f"look inside: python -m retrieval_interp.ablate --ckpt {out}")
 
 
-def train_options(argv: Sequence[str], prog: str) -> TrainOptions:
-    """Read the options; those of the recipe default to the preset's."""
+def train_options(argv: Sequence[str], prog: str) -> tuple[TrainOptions, Recipe]:
+    """The options, and the preset's recipe, of which every number is an option, too."""
     preset = "small"
     for option, value in zip(argv, [*argv[1:], ""]):
         if option.partition("=")[0] == "--preset":
             preset = value if option == "--preset" else option.partition("=")[2]
     if preset not in PRESETS:
         raise ri.InputError(f"preset {preset!r}: expected one of: {', '.join(PRESETS)}")
-    return parse_options(TrainOptions, argv, prog, TrainOptions(PRESETS[preset], preset))
+    recipe = PRESETS[preset]
+    parts = [("", TrainOptions), ("", recipe), ("task.", recipe.task), ("model.", recipe.model)]
+    options, recipe, task, model = parse_parts(parts, argv, prog)
+    return options, replace(recipe, task=task, model=model)

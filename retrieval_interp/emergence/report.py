@@ -14,8 +14,13 @@ from plotly.subplots import make_subplots
 
 from retrieval_interp.circuits.draw.layout import worth_of_paths
 from retrieval_interp.circuits.draw.svg import draw_circuit
-from retrieval_interp.emergence.crossing import THRESHOLD, in_order
-from retrieval_interp.emergence.series import Series, loss_emergence, path_emergence
+from retrieval_interp.emergence.series import (
+    THRESHOLD,
+    Series,
+    in_order,
+    loss_emergence,
+    path_emergence,
+)
 from retrieval_interp.storage.files import provenance
 from retrieval_interp.views.score_text import describe_config
 from retrieval_interp.views.tables import text_table, wrapped

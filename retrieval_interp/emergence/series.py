@@ -6,7 +6,9 @@
    measured steps.
 """
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import inf
 from pathlib import Path
 from statistics import fmean
 from typing import Any, ClassVar
@@ -21,15 +23,63 @@ from retrieval_interp.circuits import (
     SearchOptions,
     mean_attention,
 )
-from retrieval_interp.circuits.scores.scorer import Progress, cut_losses, no_progress
+from retrieval_interp.circuits.losses import Progress, cut_losses, no_progress
 from retrieval_interp.config import Recipe
-from retrieval_interp.emergence import crossing
 from retrieval_interp.storage import checkpoint
 from retrieval_interp.storage.files import checkpoint_files, find_checkpoint, read_text
-from retrieval_interp.tasks import Batch, InputError, Task
+from retrieval_interp.tasks import Batch, InputError, Task, TrainingTask
 from retrieval_interp.tasks.structured import from_data, from_json, to_data
 
+THRESHOLD = 0.5  # of attention, and of losses in units of a symbol's variance (1 in the paper)
 LEAST_ATTENTION = 0.05  # a path that ends below this has no attention
+
+
+@dataclass(frozen=True)
+class Crossing:
+    """Where a curve first passes a threshold."""
+
+    step: float  # of training, interpolated; the first measured one if already past there
+    after: int | None  # the last measured step before the crossing, None if there is none
+    by: int  # the first measured step past the threshold
+
+    def __str__(self) -> str:
+        return f"<= {self.by}" if self.after is None else f"{self.step:.0f}"
+
+
+def first_above(steps: Sequence[int], values: Sequence[float], threshold: float) -> Crossing | None:
+    """The first of rising steps at which a curve exceeds a threshold; None if no value does."""
+    place = next((i for i, value in enumerate(values) if value > threshold), None)
+    if place is None:
+        return None
+    if place == 0:
+        return Crossing(float(steps[0]), None, steps[0])
+    before, after = steps[place - 1], steps[place]
+    low, high = values[place - 1], values[place]
+    share = min(1.0, (threshold - low) / (high - low))
+    return Crossing(before + share * (after - before), before, after)
+
+
+def first_below(steps: Sequence[int], values: Sequence[float], threshold: float) -> Crossing | None:
+    """The same for going below a threshold."""
+    return first_above(steps, [-value for value in values], -threshold)
+
+
+def half_of_final(steps: Sequence[int], values: Sequence[float], least: float) -> Crossing | None:
+    """The same for half of the last value, or None if that is not above `least`."""
+    return first_above(steps, values, values[-1] / 2) if values[-1] > least else None
+
+
+def in_order(when: Mapping[str, Crossing | None], pairs: Sequence[tuple[str, str]]) -> bool | None:
+    """Whether of each pair of curves the first crosses before the second; never counts as last.
+
+    None if it cannot be decided: fewer than two cross, or both of a pair at the same step.
+    """
+    steps = {name: inf if at is None else at.step for name, at in when.items()}
+    found = [(steps[first], steps[second]) for first, second in pairs]
+    if any(second < first for first, second in found):
+        return False
+    passed = [(first, second) for first, second in found if second < inf]
+    return True if passed and all(first < second for first, second in passed) else None
 
 
 @dataclass(frozen=True)
@@ -216,10 +266,10 @@ class PathEmergence:
 
     path: HeadPath
     attention: float  # mean at the last measured step
-    above: crossing.Crossing | None  # 0.5
-    attention_half: crossing.Crossing | None
+    above: Crossing | None  # 0.5
+    attention_half: Crossing | None
     necessity: float  # at the last step, cut in the intact model
-    necessity_half: crossing.Crossing | None
+    necessity_half: Crossing | None
     carries: bool  # or only enables
 
     @property
@@ -234,17 +284,30 @@ def path_emergence(series: Series) -> list[PathEmergence]:
     least_necessity = series.tolerance / series.learned(series.snapshots[-1])
     for path in series.paths:
         attention, necessity = series.attention(path), series.necessity(path)
-        above = crossing.first_above(steps, attention, crossing.THRESHOLD)
-        attends = attention[-1], above, crossing.half_of_final(steps, attention, LEAST_ATTENTION)
-        needed = necessity[-1], crossing.half_of_final(steps, necessity, least_necessity)
-        carries = path not in series.circuit.enabling
-        rows.append(PathEmergence(path, *attends, *needed, carries))
+        rows.append(
+            PathEmergence(
+                path=path,
+                attention=attention[-1],
+                above=first_above(steps, attention, THRESHOLD),
+                attention_half=half_of_final(steps, attention, LEAST_ATTENTION),
+                necessity=necessity[-1],
+                necessity_half=half_of_final(steps, necessity, least_necessity),
+                carries=path not in series.circuit.enabling,
+            )
+        )
     return rows
 
 
-def loss_emergence(series: Series) -> dict[str, crossing.Crossing | None]:
+def loss_emergence(series: Series) -> dict[str, Crossing | None]:
     """When each partial loss is first below 0.5, by symbol (x_1, x_2, ...)."""
-    steps, task = [row.step for row in series.losses], series.recipe.task
-    curves = zip(task.asked, zip(*(row.partial_losses for row in series.losses)))
-    below = crossing.THRESHOLD * task.loss_scale
-    return {symbol: crossing.first_below(steps, losses, below) for symbol, losses in curves}
+    rows = [(row.step, row.partial_losses) for row in series.losses]
+    return loss_crossings(series.recipe.task, rows)
+
+
+def loss_crossings(
+    task: TrainingTask, rows: Sequence[tuple[int, Sequence[float]]]
+) -> dict[str, Crossing | None]:
+    """The same of rows with a step and its partial losses."""
+    steps, below = [step for step, _ in rows], THRESHOLD * task.loss_scale
+    curves = zip(task.asked, zip(*(losses for _, losses in rows)))
+    return {symbol: first_below(steps, losses, below) for symbol, losses in curves}

@@ -84,26 +84,24 @@ class _Handler(BaseHTTPRequestHandler):
     server: ExplorerServer
 
     def do_GET(self) -> None:
-        self._answer({"": self._send_page, "events": self._send_events})
-
-    def do_POST(self) -> None:
-        self._answer({"ask": self._take_message})
-
-    def _answer(self, answers: dict[str, Any]) -> None:
+        answers = {("GET", ""): self._send_page, ("GET", "events"): self._send_events}
+        answers["POST", "ask"] = self._take_message
         token, _, name = self.path.removeprefix("/").partition("/")
         host, origin = self.headers.get("Host", ""), self.headers.get("Origin")
         known = secrets.compare_digest(token.encode(), self.server.token.encode())
-        own = host in self.server.own_names and origin in (None, f"http://{host}")
-        if not (known and own and name in answers):
+        from_page = host in self.server.own_names and origin in (None, f"http://{host}")
+        if not (known and from_page and (self.command, name) in answers):
             return self.send_error(403)
         try:
-            answers[name]()
+            answers[self.command, name]()
         except ConnectionError:
             raise
         except Exception as error:
             with suppress(ConnectionError):
                 self.send_error(500, explain=f"{type(error).__name__}: {error}")
             raise
+
+    do_POST = do_GET
 
     def _begin(self, status: int, kind: str = "plain", policy: str = "") -> None:
         self.send_response(status)

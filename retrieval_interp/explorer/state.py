@@ -11,21 +11,21 @@ from collections.abc import Callable, Iterable, Iterator, Sized
 from concurrent.futures import Future, ThreadPoolExecutor
 from copy import deepcopy
 from dataclasses import dataclass, replace
-from functools import partial
+from itertools import product
 from typing import Any, TypeVar
 
 from markupsafe import Markup
 
 from retrieval_interp import Workbench
-from retrieval_interp.circuits import Circuit, Mechanism, Search, score_circuit
+from retrieval_interp.circuits import Circuit, CircuitScore, Mechanism, Search, score_circuit
 from retrieval_interp.circuits.attention import attention_by_role
 from retrieval_interp.circuits.circuit import Head, HeadPath, RolePath, parse_head_path, suppose
 from retrieval_interp.circuits.counterfactual.mechanism import Counterfactual, keeps_some
 from retrieval_interp.circuits.discovery.space import propose
+from retrieval_interp.circuits.means import role_mean
 from retrieval_interp.circuits.mechanisms import IDENTITY, ORIGINAL, UNIFORM
-from retrieval_interp.circuits.runs.means import role_mean
 from retrieval_interp.tasks import InputError
-from retrieval_interp.tasks.training_task import counted
+from retrieval_interp.tasks.shown import counted
 from retrieval_interp.views.attention import patterns_on, position_labels, role_map, role_names
 from retrieval_interp.views.page import render
 from retrieval_interp.views.report import score_parts
@@ -92,14 +92,13 @@ def kept_paths(circuit: Circuit) -> set[HeadPath]:
 
 def example_map(bench: Workbench, selected: Selection, framed: set[HeadPath]) -> dict[str, Any]:
     """The selected head's attention on one example, as rows of cells like those of a role map."""
-    one, head = bench.batch[selected.example : selected.example + 1], selected.head
+    example, head = bench.batch[[selected.example]], selected.head
     circuit = bench.circuit if selected.with_circuit else None
-    pattern = patterns_on(bench.model, one, circuit)[head.layer][0, head.head].tolist()
-    tokens, paths = position_labels(bench.model, bench.task, one, 0), dict[Any, HeadPath]()
-    for positions in one.roles[0].tolist():
-        for dest, at in enumerate(positions):
-            for src, source in enumerate(positions):
-                paths.setdefault((at, source), HeadPath(head, RolePath(dest, src)))
+    pattern = patterns_on(bench.model, example, circuit)[head.layer][0, head.head].tolist()
+    tokens, paths = position_labels(bench.model, bench.task, example, 0), dict[Any, HeadPath]()
+    for positions in example.roles[0].tolist():
+        for (dest, at), (src, source) in product(enumerate(positions), repeat=2):
+            paths.setdefault((at, source), HeadPath(head, RolePath(dest, src)))
 
     def cell(at: int, source: int, weight: float) -> dict[str, Any]:
         path = paths.get((at, source))
@@ -118,17 +117,17 @@ def choices(bench: Workbench, head: Head) -> list[Row]:
     """Plausible mechanisms for a head, each with the circuit it would give."""
     circuit, names = bench.circuit, bench.circuit.role_names
     attention = bench.intact_attention[head]
-    found: dict[Mechanism, str] = {each: each.kind for each in (ORIGINAL, UNIFORM, IDENTITY)}
+    names_of: dict[Mechanism, str] = {it: it.kind for it in (ORIGINAL, UNIFORM, IDENTITY)}
     for kind, least in (("one-hot", _STRONG), ("shared", _STRONG / 2)):
-        found.setdefault(propose(attention, kind, least), kind)
-    found[role_mean(attention)] = "role-mean"
+        names_of.setdefault(propose(attention, kind, least), kind)
+    names_of[role_mean(attention)] = "role-mean"
     if keeps_some(circuit):  # then a head keeps all, its row that differs most, or nothing
         layers: Any = bench.batch.counterfactual
         there = attention_by_role(layers[head.layer].pattern, bench.batch.roles)[0].cpu()
         change = attention - there[head.head]
         kept = Counterfactual(rows=(int(change.abs().sum(-1).argmax()),))
-        found = {ORIGINAL: "keeps all", kept: "keeps a row", Counterfactual(): "keeps nothing"}
-    found.setdefault(circuit[head], "as it is")
+        names_of = {ORIGINAL: "keeps all", kept: "keeps a row", Counterfactual(): "keeps nothing"}
+    names_of.setdefault(circuit[head], "as it is")
     return [
         {
             "name": name,
@@ -138,7 +137,7 @@ def choices(bench: Workbench, head: Head) -> list[Row]:
             "circuit": circuit.replace(head, mechanism),
             "paths": [] if mechanism.is_measured else mechanism.text(names).split()[1:],
         }
-        for mechanism, name in found.items()
+        for mechanism, name in names_of.items()
     ]
 
 
@@ -196,15 +195,15 @@ class Exploring:
             self._carry_out(lambda: requests[asked["do"]]())
 
     def _carry_out(self, act: Callable[[], Any]) -> None:
-        """Do something, and show the result or what went wrong."""
-        failed = False
+        """Do something, and show the text that it returns or what went wrong."""
         try:
-            said = act()
+            result = act()
+        except InputError as error:
+            return self.refresh(str(error), failed=True)
         except Exception as error:  # a message has no cell to show a traceback in
-            known = isinstance(error, InputError)
-            said, failed = f"{'' if known else f'{type(error).__name__}: '}{error}", True
+            return self.refresh(f"{type(error).__name__}: {error}", failed=True)
         state = self.bench.state() if keeps_some(self.bench.circuit) else ""
-        self.refresh(said if isinstance(said, str) else state, failed)
+        self.refresh(result if isinstance(result, str) else state)
 
     def refresh(self, said: str = "", failed: bool = False) -> None:
         """Show the workbench as it is; it calls this when its own methods have changed it."""
@@ -264,8 +263,11 @@ class Exploring:
 
     def _score(self) -> None:
         measured = self.bench.task, self.bench.circuit, self.bench.batch, self.bench.stated
-        work = partial(score_circuit, progress=self._watched)
-        self._start("scoring", lambda model: work(model, *measured), self.bench.take_score)
+
+        def score(model: Any) -> CircuitScore:
+            return score_circuit(model, *measured, progress=self._watched)
+
+        self._start("scoring", score, self.bench.take_score)
 
     def _start(self, what: str, work: Callable[[Any], T], take: Callable[[T], Any]) -> None:
         """Work with a copy of the model in a thread, and take what it gives in this one."""
@@ -276,8 +278,8 @@ class Exploring:
                 take(done.result())
             except KeyboardInterrupt as stop:
                 raise InputError(str(stop) or f"{what}: cancelled") from None
-            left = self.bench.circuit.unfinished
-            return f"unfinished: {left}" if left else ""
+            reason = self.bench.circuit.unfinished
+            return f"unfinished: {reason}" if reason else ""
 
         self.busy, self.cancelled, self._told = what, False, 0.0
         done = self._worker.submit(work, deepcopy(self.bench.model))

@@ -1,7 +1,11 @@
-"""What the paper claims, and what the evidence says about it."""
+"""What the paper claims, and what the evidence says about it.
+
+Functions of our numbers give an `Answer`: the conditions that a claim asks for, and the numbers in
+words. A claim is reproduced where all conditions hold.
+"""
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, NamedTuple, cast
@@ -9,22 +13,37 @@ from typing import Any, Literal, NamedTuple, cast
 from retrieval_interp.circuits import HeadPath, RolePath
 from retrieval_interp.circuits.flow import causal_depth, least_depth, paper_bound
 from retrieval_interp.config import PAPER, PRESETS, Recipe, departures
-from retrieval_interp.emergence.crossing import Crossing, in_order
-from retrieval_interp.emergence.series import Series, loss_emergence, path_emergence
+from retrieval_interp.emergence.series import (
+    Crossing,
+    Series,
+    in_order,
+    loss_emergence,
+    path_emergence,
+)
+from retrieval_interp.reproduce import paper
 from retrieval_interp.reproduce.evidence import LOSS_EXAMPLES, Evidence, Trained, Worth
 from retrieval_interp.sweep.findings import UNLEARNED, above_text, order_text
 from retrieval_interp.tasks import RetrievalTask
 from retrieval_interp.tasks.structured import from_data, to_data
-from retrieval_interp.views.score_text import FIRST_LAYER, PATHS, SUFFICIENT, range_text
 
 Verdict = Literal["reproduced", "reproduced at smaller scale", "not reproduced", "not run"]
 NEAR_PERFECT = 0.95  # accuracy of a model that solves a formulation (C1); a choice of ours
-LEARNED = 0.01  # section 8.2: validation MSE of A, B and C (C6)
-D_LEARNED = 0.031  # section 9.2: validation MSE of D (C10)
-D_SUFFICIENT = 0.045  # section 9.2: the same with its circuit in place (C10)
 PAPER_SCALE = "the paper's"
 MODULE = "python -m retrieval_interp"
 ALL = ("transformer-a", "transformer-b", "transformer-c", "small")
+Summary = dict[str, Any]  # of a grid
+
+
+class Answer(NamedTuple):
+    """Our numbers in words, and the conditions of a claim: None if one cannot be decided."""
+
+    ours: str
+    conditions: Mapping[str, bool | None]
+
+    def verdict(self, smaller: bool = False) -> Verdict:
+        if not all(self.conditions.values()):
+            return "not reproduced"
+        return "reproduced at smaller scale" if smaller else "reproduced"
 
 
 class Found(NamedTuple):
@@ -35,10 +54,6 @@ class Found(NamedTuple):
     command: str  # makes the number
     ours: str = ""
     verdict: Verdict = "not run"
-
-
-Summary = dict[str, Any]  # of a grid
-Answer = tuple[str, bool]  # our number in words, and whether it agrees with the paper's
 
 
 @dataclass(frozen=True)
@@ -57,12 +72,6 @@ def judge(evidence: Evidence, only: Sequence[str] = ()) -> dict[str, list[Found]
     return {name: list(CLAIMS[name].find(evidence)) for name in only or CLAIMS}
 
 
-def _verdict(agrees: bool, smaller: bool = False) -> Verdict:
-    if not agrees:
-        return "not reproduced"
-    return "reproduced at smaller scale" if smaller else "reproduced"
-
-
 def _in_words(evidence: Evidence) -> Iterator[Found]:
     found = evidence.answers()
     if found is None:
@@ -71,15 +80,19 @@ def _in_words(evidence: Evidence) -> Iterator[Found]:
         return
     rows, command = found
     for model in dict.fromkeys(row["model"] for row in rows):
-        said, own = [], [row for row in rows if row["model"] == model]
-        for row in own:
+        rows_of_model = [row for row in rows if row["model"] == model]
+        accuracies = []
+        for row in rows_of_model:
             asked = row["formulation"] + (f" D = {row['steps']}" if row["steps"] else "")
-            said.append(f"{asked} {row['accuracy']:.0%} ({row['chance']:.0%}, {row['unanswered']})")
-        solved = all(row["accuracy"] >= NEAR_PERFECT for row in own)
-        scale = f"{max(row['questions'] for row in own)} questions each (500)"
-        ours = f"accuracy (chance, questions without an acceptable answer): {', '.join(said)}"
+            chance = f"({row['chance']:.0%}, {row['unanswered']})"
+            accuracies.append(f"{asked} {row['accuracy']:.0%} {chance}")
+        answer = Answer(
+            "accuracy (chance, questions without an acceptable answer): " + ", ".join(accuracies),
+            {"solved": all(row["accuracy"] >= NEAR_PERFECT for row in rows_of_model)},
+        )
+        scale = f"{max(row['questions'] for row in rows_of_model)} questions each (500)"
         name = model.rpartition("/")[2]
-        yield Found(name, scale, command, ours, _verdict(solved, smaller=True))
+        yield Found(name, scale, command, answer.ours, answer.verdict(smaller=True))
 
 
 def _depth(_: Evidence) -> Iterator[Found]:
@@ -88,41 +101,42 @@ def _depth(_: Evidence) -> Iterator[Found]:
         and least_depth(d, causal=False) >= paper_bound(d)
         for d in range(1, 17)
     )
-    both = (f"D = {d}: bound {paper_bound(d)}, least {causal_depth(d)}" for d in (1, 3, 4, 16))
-    sharper = "; ".join(both)
+    depths = (f"D = {d}: bound {paper_bound(d)}, least {causal_depth(d)}" for d in (1, 3, 4, 16))
+    sharper = "; ".join(depths)
     yield Found(
         "simulated for D = 1..16",
         "proofs in docs/depth.md",
         f"{MODULE} bound --steps 1 3 4 16",
         f"holds for D = 1..16, and is not tight: {sharper} with the causal mask",
-        _verdict(holds),
+        Answer("", {"holds": holds}).verdict(),
     )
 
 
 def _of_grid(name: str, say: Callable[[Summary], Answer], evidence: Evidence) -> Iterator[Found]:
-    found = [one for file in (name, f"{name}-5") if (one := evidence.grid(file))]
-    if not found:
+    summaries = [found for file in (name, f"{name}-5") if (found := evidence.grid(file))]
+    if not summaries:
         yield Found(PAPER_SCALE, "", f"{MODULE} sweep --grid {name} --out {evidence.runs / name}")
-    yield from (_of_scale(*one, say) for one in found)
+    for summary, command in summaries:
+        answer, recipe = say(summary), summary["recipe"]
+        task, model = recipe["task"], recipe["model"]
+        whole = summary["scale"] == "full" and summary["finished"] == summary["cells"]
+        scale = (
+            f"{summary['finished']} of {summary['cells']} runs, D = {task['steps']}, "
+            f"{recipe['steps']} steps of {recipe['batch']}, d_model {model['d_model']}, "
+            f"heads {model['heads']}, MLPs {'on' if model['mlp'] else 'off'}, base {task['base']:g}"
+        )
+        run, scale = (PAPER_SCALE, "") if whole else (summary["scale"], scale)
+        yield Found(run, scale, command, answer.ours, answer.verdict(smaller=not whole))
 
 
-def _of_scale(summary: Summary, command: str, say: Callable[[Summary], Answer]) -> Found:
-    ours, agrees = say(summary)
-    if summary["scale"] == "full" and summary["finished"] == summary["cells"]:
-        return Found(PAPER_SCALE, "", command, ours, _verdict(agrees))
-    recipe = summary["recipe"]
-    task, model = recipe["task"], recipe["model"]
-    scale = (
-        f"{summary['finished']} of {summary['cells']} runs, D = {task['steps']}, "
-        f"{recipe['steps']} steps of {recipe['batch']}, d_model {model['d_model']}, "
-        f"heads {model['heads']}, MLPs {'on' if model['mlp'] else 'off'}, base {task['base']:g}"
-    )
-    return Found(summary["scale"], scale, command, ours, _verdict(agrees, smaller=True))
+def _nothing_learned(summary: Summary) -> Answer:
+    return Answer(above_text(summary), {"all above": summary["share_above_0.7"] == 1.0})
 
 
 def _in_order(summary: Summary) -> Answer:
     order = summary["order"]
-    return order_text(order), order["held"] > 0 and not order["broken"]
+    held = {"some in order": order["held"] > 0, "none out of order": not order["broken"]}
+    return Answer(order_text(order), held)
 
 
 def _later_needs_depth(summary: Summary) -> Answer:
@@ -131,13 +145,16 @@ def _later_needs_depth(summary: Summary) -> Answer:
         min((row["layers"] for row in depths if row["partial_losses"][i] < 0.5), default=math.inf)
         for i in range(len(summary["asked"]))
     ]
-    said = ", ".join(
+    from_layers = ", ".join(
         f"{name} {'at no depth' if layers == math.inf else f'from {layers} layers'}"
         for name, layers in zip(summary["asked"], least)
     )
-    reached = sum(layers < math.inf for layers in least)
-    rises = least == sorted(least) and len(set(least)) > 1 and reached > 1
-    return f"mean partial loss below 0.5: {said}", rises
+    conditions = {
+        "later places need no fewer layers": least == sorted(least),
+        "some need more": len(set(least)) > 1,
+        "at least two are learned": sum(layers < math.inf for layers in least) > 1,
+    }
+    return Answer(f"mean partial loss below 0.5: {from_layers}", conditions)
 
 
 def _of_models(
@@ -153,22 +170,22 @@ def _of_models(
             recorded = {**recorded, "task": to_data(trained.checkpoint.task)}
         recipe: Recipe = from_data(Recipe, recorded, f"{trained.where}: recipe")
         scale, smaller = _model_scale(recipe, PAPER["transformer-a" if name == "small" else name])
-        ours, agrees = say(trained)
+        answer = say(trained)
         command = f"{MODULE}.train --preset {name}" if trains else trained.ablate_command
-        yield Found(name, scale, command, ours, _verdict(agrees, smaller))
+        yield Found(name, scale, command, answer.ours, answer.verdict(smaller))
 
 
-def _model_scale(recipe: Recipe, paper: Recipe) -> tuple[str, bool]:
+def _model_scale(recipe: Recipe, papers: Recipe) -> tuple[str, bool]:
     """How a recipe differs from the paper's, whose values are in brackets where it states them, and
     whether in task, model or training set; fewer steps may suffice.
     """
-    differ = departures(recipe, paper)
+    differ = departures(recipe, papers)
     smaller = any(theirs is not None for name, (_, theirs) in differ.items() if name != "steps")
-    said = [] if smaller else [PAPER_SCALE]
+    parts = [] if smaller else [PAPER_SCALE]
     for name, values in differ.items():
         ours, theirs = (f"{x:g}" if isinstance(x, float) else x for x in values)
-        said.append(f"{name} {ours}" + (f" ({theirs})" if theirs is not None else ""))
-    return ", ".join(said), smaller
+        parts.append(f"{name} {ours}" + (f" ({theirs})" if theirs is not None else ""))
+    return ", ".join(parts), smaller
 
 
 def _fresh_loss(trained: Trained, bound: float) -> Answer:
@@ -176,18 +193,20 @@ def _fresh_loss(trained: Trained, bound: float) -> Answer:
     ours = f"{fresh:.4f} +- {error:.4f} on {LOSS_EXAMPLES} fresh examples"
     if "validation_loss" in record:
         ours += f", {record['validation_loss']:.4f} recorded at step {record.get('step')}"
-    return ours, fresh <= bound
+    return Answer(ours, {"learned": fresh <= bound})
 
 
 def _sufficient(trained: Trained) -> Answer:
     mechanisms, config = trained.circuit.mechanisms, trained.checkpoint.config
     loss, heads = trained.worth.combined_loss, config.layers * config.heads
     kinds = sorted({mechanism.kind for mechanism in mechanisms.values()})
-    papers = set(kinds) <= {"uniform", "identity", "one-hot"}
-    return (
-        f"{loss:.4f} with {len(mechanisms)} of {heads} heads replaced ({', '.join(kinds)})",
-        loss < SUFFICIENT and len(mechanisms) == heads and papers,
-    )
+    conditions = {
+        "holds": loss < paper.SUFFICIENT,
+        "all heads are replaced": len(mechanisms) == heads,
+        "as in the paper": set(kinds) <= {"uniform", "identity", "one-hot"},
+    }
+    replaced = f"{len(mechanisms)} of {heads} heads replaced ({', '.join(kinds)})"
+    return Answer(f"{loss:.4f} with {replaced}", conditions)
 
 
 def costs_of_paths(worth: Worth) -> Answer:
@@ -197,18 +216,19 @@ def costs_of_paths(worth: Worth) -> Answer:
     """
     first = min((path.head.layer for path in worth.ablated), default=None)
     name = "first useful layer" + ("" if first is None else f" (L{first})")
-    said, agrees = [], worth.combined_loss < SUFFICIENT
-    for layers, early, (low, high) in ((name, True, FIRST_LAYER), ("later layers", False, PATHS)):
-        found: dict[str, list[str]] = {"inside": [], "below": [], "above": []}
+    conditions = {"holds": worth.combined_loss < paper.SUFFICIENT}
+    ours = []
+    for layers, (low, high) in ((name, paper.FIRST_LAYER), ("later layers", paper.PATHS)):
+        costs: dict[str, list[str]] = {"inside": [], "below": [], "above": []}
         for path, cost in worth.ablated.items():
-            if (path.head.layer == first) is early:
+            if (path.head.layer == first) is (layers == name):
                 exact = round(cost, 2)
                 place = "below" if exact < low else "above" if exact > high else "inside"
-                found[place].append(f"{path} {cost:.2f}")
-        parts = [f"{len(one)} {place} ({', '.join(one)})" for place, one in found.items() if one]
-        said.append(f"{layers}: {', '.join(parts) or 'no path'}")
-        agrees &= bool(found["inside"]) and len(parts) == 1
-    return "; ".join(said), agrees
+                costs[place].append(f"{path} {cost:.2f}")
+        parts = [f"{len(p)} {place} ({', '.join(p)})" for place, p in costs.items() if p]
+        ours.append(f"{layers}: {', '.join(parts) or 'no path'}")
+        conditions[layers] = bool(costs["inside"]) and len(parts) == 1
+    return Answer("; ".join(ours), conditions)
 
 
 def _useful_heads(trained: Trained) -> Answer:
@@ -217,16 +237,18 @@ def _useful_heads(trained: Trained) -> Answer:
     first = min((path.head for path in circuit.every_path()), default=None)
     joins = any(joins_pair(path.path) for path in circuit.every_path() if path.head == first)
     does = "joins" if joins else "does not join"
-    said = f"{useful} useful heads (least possible {least}), the first {does} pairs"
+    ours = f"{useful} useful heads (least possible {least}), the first {does} pairs"
     if as_such := [f"{head} {circuit[head]}" for head in trained.worth.as_such]:
-        said += f"; beside them {', '.join(as_such)} needed as such"
-    return said, joins and least <= useful <= 4  # the paper has four; fewer would do
+        ours += f"; beside them {', '.join(as_such)} needed as such"
+    # The paper has four heads; fewer would do.
+    return Answer(ours, {"joins": joins, "as many": least <= useful <= 4})
 
 
 def _learned_with_circuit(trained: Trained) -> Answer:
-    said, learned = _fresh_loss(trained, D_LEARNED)
+    ours, conditions = _fresh_loss(trained, paper.D_LEARNED)
     loss = trained.worth.combined_loss
-    return f"{said}; {loss:.4f} with the circuit", learned and loss <= D_SUFFICIENT
+    ours += f"; {loss:.4f} with the circuit"
+    return Answer(ours, {**conditions, "holds": loss <= paper.D_SUFFICIENT})
 
 
 def _of_series(evidence: Evidence) -> Iterator[Found]:
@@ -236,49 +258,51 @@ def _of_series(evidence: Evidence) -> Iterator[Found]:
             run, out = evidence.runs / name, evidence.runs / file
             yield Found(name, scale, f"{MODULE} emergence --run {run} --json {out}")
         else:
-            ours, holds = heads_emerge(found[0])
-            yield Found(name, scale, found[1], ours, _verdict(holds, smaller))
+            answer = heads_emerge(found[0])
+            yield Found(name, scale, found[1], answer.ours, answer.verdict(smaller))
 
 
 def heads_emerge(series: Series) -> Answer:
-    """Whether each of the four conditions holds, with the steps that decide it; whether all do.
+    """Whether each of the four conditions holds, with the steps that decide it.
 
     docs/emergence.md says why these are the conditions.
     """
-    passed = [(row.above, row.path) for row in path_emergence(series) if row.above is not None]
-    passed.sort(key=lambda one: (one[0].step, one[1]))
-    moving = [one for one in passed if one[1].path.dest != one[1].path.src]
-    others = [one for one in moving if not joins_pair(one[1].path)]
-    first = [one for one in others if one[0].step == others[0][0].step]
     task, losses = series.recipe.task, loss_emergence(series)
-    finders = {
-        name: next((one for one in others if _finds(one[1].path, place)), None)
+    passed = [(row.above, row.path) for row in path_emergence(series) if row.above is not None]
+    passed.sort(key=lambda crossed: (crossed[0].step, crossed[1]))
+    # Paths that bring something to another position, beside those that join pairs.
+    others = [c for c in passed if c[1].path.dest != c[1].path.src and not joins_pair(c[1].path)]
+    first = [crossed for crossed in others if crossed[0].step == others[0][0].step]
+    finders = {  # of every symbol
+        name: next((crossed for crossed in others if _finds(crossed[1].path, place)), None)
         for place, name in enumerate(task.asked, start=1)
     }
-    crossings = {name: one and one[0] for name, one in finders.items()}
-    heads = {one[1].head for one in finders.values() if one is not None}
-    held = (
-        {path.path for _, path in first} == {RolePath(0, 2)},
-        len(heads) == len(finders),
-        in_order(crossings, task.steps_between),
-        in_order(losses, task.steps_between),
+    heads = {finder[1].head for finder in finders.values() if finder is not None}
+    crossings = {name: finder and finder[0] for name, finder in finders.items()}
+    conditions = {
+        "Induction head first": {path.path for _, path in first} == {RolePath(0, 2)},
+        "A head of the query for each symbol": len(heads) == len(finders),
+        "In order": in_order(crossings, task.steps_between),
+        "Losses in order": in_order(losses, task.steps_between),
+    }
+    came_first = " and ".join(map(_text, first)) or "no path does"
+    recipe, papers = series.recipe, PRESETS["transformer-d"]
+    same = (recipe.task, recipe.model, recipe.batch) == (papers.task, papers.model, papers.batch)
+    if first and same:
+        came_first += f", epoch {first[0][0].step / paper.D_EPOCH:.0f}"
+    missing = " or ".join(name for name, finder in finders.items() if finder is None)
+    order = ", ".join(f"{name} {_text(finder)}" for name, finder in finders.items() if finder)
+    fell = ", ".join(f"{name} {crossing or 'never'}" for name, crossing in losses.items())
+    details = (
+        f" ({came_first})",
+        f", as none finds {missing}" if missing else "",
+        f" ({order or 'none'})",
+        f" ({fell})",
     )
-    what = " and ".join(map(_text, first)) or "no path does"
-    own, paper = series.recipe, PRESETS["transformer-d"]
-    # As in section 9.1, 8 steps make an epoch.
-    if first and (own.task, own.model, own.batch) == (paper.task, paper.model, paper.batch):
-        what += f", epoch {first[0][0].step / 8:.0f}"
-    missing = " or ".join(name for name, one in finders.items() if one is None)
-    found = ", ".join(f"{name} {_text(one)}" for name, one in finders.items() if one is not None)
-    fell = ", ".join(f"{name} {at or 'never'}" for name, at in losses.items())
-    said = ["cannot be told" if one is None else "yes" if one else "no" for one in held]
-    text = (
-        f"Induction head first: {said[0]} ({what}). "
-        f"A head of the query for each symbol: {said[1]}"
-        f"{f', as none finds {missing}' if missing else ''}. "
-        f"In order: {said[2]} ({found or 'none'}). Losses in order: {said[3]} ({fell})"
-    )
-    return text, all(held)
+    words = {True: "yes", False: "no", None: "cannot be told"}
+    parts = zip(conditions.items(), details)
+    ours = ". ".join(f"{name}: {words[holds]}{detail}" for (name, holds), detail in parts)
+    return Answer(ours, conditions)
 
 
 def joins_pair(path: RolePath) -> bool:
@@ -296,8 +320,8 @@ def _finds(path: RolePath, place: int) -> bool:
     return path.dest == 0 and path.src in holders
 
 
-def _text(one: tuple[Crossing, HeadPath]) -> str:
-    crossing, path = one
+def _text(crossed: tuple[Crossing, HeadPath]) -> str:
+    crossing, path = crossed
     return f"{path} by {crossing.by}" if crossing.after is None else f"{path} at {crossing}"
 
 
@@ -314,7 +338,7 @@ CLAIMS = {
         "without curriculum nothing is learned, even at D = 3",
         "section 7.2, figure 4 left",
         f"100% of runs end above {UNLEARNED:g}",
-        partial(_of_grid, "section7-nonic", lambda s: (above_text(s), s["share_above_0.7"] == 1.0)),
+        partial(_of_grid, "section7-nonic", _nothing_learned),
     ),
     "C4": Claim(
         "later places of the chain need more layers",
@@ -331,19 +355,20 @@ CLAIMS = {
     "C6": Claim(
         "A, B and C learn",
         "section 8.2",
-        f"validation MSE below {LEARNED:g}",
-        partial(_of_models, ALL, partial(_fresh_loss, bound=LEARNED), trains=True),
+        f"validation MSE below {paper.LEARNED:g}",
+        partial(_of_models, ALL, partial(_fresh_loss, bound=paper.LEARNED), trains=True),
     ),
     "C7": Claim(
         "a few heads as one-hot maps, all others uniform or identity, do it all",
         "appendix E",
-        f"combined MSE below {SUFFICIENT:g}",
+        f"combined MSE below {paper.SUFFICIENT:g}",
         partial(_of_models, ALL, _sufficient),
     ),
     "C8": Claim(
         "every path is necessary",
         "appendix E",
-        f"{range_text(PATHS)} without it (first useful layer: {range_text(FIRST_LAYER)})",
+        f"{paper.range_text(paper.PATHS)} without it (first useful layer: "
+        f"{paper.range_text(paper.FIRST_LAYER)})",
         partial(_of_models, ALL, lambda trained: costs_of_paths(trained.worth)),
         "reproduced if every path of the circuit lies inside its range, to two decimals",
     ),
@@ -356,7 +381,7 @@ CLAIMS = {
     "C10": Claim(
         "D learns, and its circuit holds",
         "section 9.2",
-        f"MSE {D_LEARNED:g}, with the circuit {D_SUFFICIENT:g}",
+        f"MSE {paper.D_LEARNED:g}, with the circuit {paper.D_SUFFICIENT:g}",
         partial(_of_models, ["transformer-d"], _learned_with_circuit),
     ),
     "C11": Claim(

@@ -15,12 +15,13 @@ from typing import Any
 import torch
 
 from retrieval_interp.circuits import Circuit, Head, HeadPath, Scorer, discover
-from retrieval_interp.circuits.runs.means import mean_loss, standard_error
-from retrieval_interp.circuits.scores.scorer import (
+from retrieval_interp.circuits.losses import (
     Measured,
     Progress,
+    mean_loss,
     no_progress,
     removed_losses,
+    standard_error,
     with_cut,
 )
 from retrieval_interp.config import PRESETS
@@ -73,10 +74,10 @@ class Trained:
             trained = f"{self.name} was trained on"
             return storage.read_circuit(self.file, task, config.layers, config.heads, trained)
         progress = self.progress
-        found = discover(model, task, examples=EXAMPLES, shared=False, progress=progress)
-        if found.unfinished:  # no claim is judged by it
+        circuit = discover(model, task, examples=EXAMPLES, shared=False, progress=progress)
+        if circuit.unfinished:  # no claim is judged by it
             raise KeyboardInterrupt
-        return found
+        return circuit
 
     @cached_property
     def worth(self) -> Worth:
@@ -101,8 +102,8 @@ class Trained:
             batch = task.sample(EXAMPLES, split="test", start=start)
             with torch.no_grad():
                 losses.append(task.example_losses(model(batch.inputs), batch).mean(dim=1))
-        each = torch.cat(losses)
-        return float(each.mean()), standard_error(each)
+        by_example = torch.cat(losses)
+        return float(by_example.mean()), standard_error(by_example)
 
 
 class Evidence:

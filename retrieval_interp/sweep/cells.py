@@ -31,7 +31,7 @@ import torch
 from filelock import BaseFileLock
 
 from retrieval_interp.config import Recipe
-from retrieval_interp.emergence.crossing import THRESHOLD, first_below, in_order
+from retrieval_interp.emergence.series import in_order, loss_crossings
 from retrieval_interp.storage import files
 from retrieval_interp.storage.checkpoint import read_metrics, read_tensors
 from retrieval_interp.sweep.grid import Cell, Grid
@@ -86,8 +86,8 @@ def run_jobs(
             yield futures[future], future
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
-        if left := multiprocessing.active_children():
-            for process in left:
+        if running := multiprocessing.active_children():
+            for process in running:
                 process.kill()
             wait(futures, timeout=10)
 
@@ -158,7 +158,7 @@ def read_results(path: Path, grid: Grid) -> dict[Cell, dict[str, Any]]:
     The final validation loss and partial losses, the first step at which each partial loss is below
     0.5, and whether these steps come in the order x_1, x_2, ...
     """
-    found = {}
+    results = {}
     for cell in grid.cells:
         folder, recipe = path / "cells" / cell.name, grid.cell_recipe(cell)
         last = folder / f"checkpoints/step-{recipe.steps:06d}.safetensors"
@@ -170,18 +170,15 @@ def read_results(path: Path, grid: Grid) -> dict[Cell, dict[str, Any]]:
                 f"{folder}: expected a run of this grid, found another; remove it to have the cell "
                 "run again"
             )
-        metrics, task = read_metrics(folder), recipe.task
-        steps = [row["step"] for row in metrics]
-        curves = zip(task.asked, zip(*(row["partial_losses"] for row in metrics)))
-        half = THRESHOLD * task.loss_scale
-        below = {symbol: first_below(steps, losses, half) for symbol, losses in curves}
-        found[cell] = {
+        rows = [(row["step"], row["partial_losses"]) for row in read_metrics(folder)]
+        below = loss_crossings(recipe.task, rows)
+        results[cell] = {
             "cell": cell.name,
             **{key: value for key, value in record.items() if key != "recipe"},
-            "below_half": [None if at is None else at.step for at in below.values()],
-            "order_held": in_order(below, task.steps_between),
+            "below_half": [crossing and crossing.step for crossing in below.values()],
+            "order_held": in_order(below, recipe.task.steps_between),
         }
-    return found
+    return results
 
 
 def connect(address: str) -> Any:

@@ -10,9 +10,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from retrieval_interp.circuits import Circuit, Head, HeadPath, RolePath, ablated
+from retrieval_interp.circuits.fits import check_devices
 from retrieval_interp.circuits.hooks import is_causal
-from retrieval_interp.circuits.runs.fits import check_devices
-from retrieval_interp.circuits.runs.means import read_patterns
+from retrieval_interp.circuits.means import read_patterns
 from retrieval_interp.tasks import Batch, InputError, Task
 from retrieval_interp.tasks.task import named_positions
 from retrieval_interp.views.page import View, render

@@ -48,7 +48,7 @@ class View:
         object.__setattr__(self, "html", str(self.html))
 
     def _repr_html_(self) -> str:
-        return str(render("fragment.html", html=Markup(self.html)))
+        return f'<style>\n{asset("style.css")}</style>\n<div class="ri">{self.html}</div>'
 
     def __repr__(self) -> str:
         return self.text

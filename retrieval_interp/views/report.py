@@ -11,10 +11,10 @@ from retrieval_interp.circuits import Circuit, CircuitScore, mean_attention
 from retrieval_interp.circuits.counterfactual.mechanism import Counterfactual
 from retrieval_interp.circuits.draw.layout import role_order, worth_of_paths
 from retrieval_interp.circuits.draw.svg import draw_circuit
-from retrieval_interp.circuits.flow import describe_flow, listed
+from retrieval_interp.circuits.flow import describe_flow
 from retrieval_interp.storage.files import provenance
 from retrieval_interp.tasks import Batch, Task
-from retrieval_interp.tasks.training_task import counted
+from retrieval_interp.tasks.shown import counted, listed
 from retrieval_interp.views import score_text
 from retrieval_interp.views.attention import attention_view, position_labels, role_maps
 from retrieval_interp.views.page import record_rows, render

@@ -8,27 +8,16 @@ from typing import Any
 
 from retrieval_interp.circuits import CircuitScore, HeadPath, Mechanism
 from retrieval_interp.circuits.circuit import interchangeable
-from retrieval_interp.circuits.flow import listed
-from retrieval_interp.circuits.scores.control import QUICK
 from retrieval_interp.circuits.scores.enabling import Enabled
-from retrieval_interp.circuits.scores.score import LivePathScore, PathScore, RedundantScore
-from retrieval_interp.circuits.scores.scorer import unlearned_text
+from retrieval_interp.circuits.scores.score import QUICK, LivePathScore, PathScore, RedundantScore
+from retrieval_interp.circuits.tolerance import unlearned_text
 from retrieval_interp.config import ModelConfig
+from retrieval_interp.reproduce.paper import FIRST_LAYER, PATHS, SUFFICIENT, range_text
 from retrieval_interp.tasks import RetrievalTask, Task
-from retrieval_interp.tasks.training_task import counted
+from retrieval_interp.tasks.shown import counted, listed
 from retrieval_interp.views.tables import text_table, wrapped
 
 Row = dict[str, Any]
-
-# What the paper reports of its circuits, in appendix E.
-SUFFICIENT = 0.05  # MSE with all heads replaced
-PATHS = (0.17, 0.89)  # MSE without one more path
-FIRST_LAYER = (0.05, 0.10)  # the same in the first useful layer
-
-
-def range_text(within: tuple[float, float]) -> str:
-    """`0.17 to 0.89`."""
-    return f"{within[0]:g} to {within[1]:g}"
 
 
 def describe(model: Any, task: Task) -> str:
@@ -169,6 +158,7 @@ def path_table(score: CircuitScore, task: Task | None = None) -> tuple[list[str]
     """Paths, what they cost and do; those of which any one suffices share a row and are all cut."""
     loss = score.loss_name
     header = ["path", "meaning", f"{loss}, removed from the circuit", f"{loss}, cut live"]
+    header.append("what it does")
     rows = [
         [
             row["name"],
@@ -179,9 +169,9 @@ def path_table(score: CircuitScore, task: Task | None = None) -> tuple[list[str]
         ]
         for row in shown_paths(score, task)
     ]
-    header.append("what it does")
-    kept = [at for at, name in enumerate(header) if task or name != "meaning"]
-    return [header[at] for at in kept], [[row[at] for at in kept] for row in rows]
+    for cells in () if task else (header, *rows):
+        del cells[1]
+    return header, rows
 
 
 def head_table(score: CircuitScore) -> tuple[list[str], list[list[str]]]:

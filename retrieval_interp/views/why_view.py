@@ -15,8 +15,8 @@ from retrieval_interp.circuits.counterfactual.units import MetricTask, Unit
 from retrieval_interp.circuits.draw.layout import role_order, worth_of_paths
 from retrieval_interp.circuits.draw.svg import draw_circuit
 from retrieval_interp.circuits.hooks import is_causal
+from retrieval_interp.circuits.losses import Measured
 from retrieval_interp.circuits.mechanisms import Shared
-from retrieval_interp.circuits.scores.scorer import Measured
 from retrieval_interp.views.attention import checked, patterns_on, position_labels, thousandths
 from retrieval_interp.views.page import View, record_rows, render
 from retrieval_interp.views.tables import wrapped

@@ -19,9 +19,9 @@ from torch.nn.utils.rnn import pad_sequence
 
 from retrieval_interp.tasks.errors import InputError
 from retrieval_interp.tasks.sampling import Split
+from retrieval_interp.tasks.shown import counted
 from retrieval_interp.tasks.structured import from_data
 from retrieval_interp.tasks.task import Batch, Device, Outputs, Task
-from retrieval_interp.tasks.training_task import counted
 from retrieval_interp.tasks.words import text_task
 
 T = TypeVar("T")
@@ -58,7 +58,7 @@ class NextTokenTask(Task):
         shortest = min(map(len, sequences), default=0)
         if shortest < 2:
             raise InputError(f"text: expected sequences of at least two tokens, found {shortest}")
-        self.sequences, self.tokenizer = [list(each) for each in sequences], tokenizer
+        self.sequences, self.tokenizer = [list(ids) for ids in sequences], tokenizer
 
     @classmethod
     def from_text(
@@ -71,8 +71,8 @@ class NextTokenTask(Task):
         if length < 2:
             raise InputError(f"length: expected at least 2 tokens, found {length}")
         windows: list[list[int]] = []
-        for each in texts:
-            ids = text_task.token_ids(tokenizer, each)
+        for whole in texts:
+            ids = text_task.token_ids(tokenizer, whole)
             count = -(-len(ids) // (length - len(begin)))
             ends = [len(ids) * number // count for number in range(count + 1)]
             windows += [[*begin, *ids[start:end]] for start, end in pairwise(ends)]
@@ -160,7 +160,8 @@ class PairsTask(text_task.AnswerTask):
         if not pairs:
             raise InputError("pairs: expected at least one pair of prompts, found none")
         self.pairs = tuple(pairs)
-        self._read = self._usable()
+        usable = text_task.read_usable(self.pairs, self._tokens, "pairs")
+        self._read = [tokens for _, tokens in usable]
         lengths = {len(clean.prompt) for clean, _ in self._read}
         first = -min(lengths) if len(lengths) > 1 else 0
         self._places = [*range(first, first + min(lengths) - 1), -1]
@@ -171,19 +172,6 @@ class PairsTask(text_task.AnswerTask):
     def from_dict(cls, data: Any, tokenizer: Any) -> "PairsTask":
         """Read the format of auto-circuit."""
         return cls(read_pairs(data), tokenizer)
-
-    def _usable(self) -> list[tuple[text_task.Tokens, list[int]]]:
-        """The tokens of all pairs that can be used, of which there is at least one."""
-        made, errors = [], list[InputError]()
-        for pair in self.pairs:
-            try:
-                made.append(self._tokens(pair))
-            except InputError as error:
-                errors.append(error)
-        if not made:
-            raise errors[0]
-        text_task.warn_of_unfit(errors, len(self.pairs), "pairs")
-        return made
 
     def _tokens(self, pair: Pair) -> tuple[text_task.Tokens, list[int]]:
         """A prompt, without roles, and the tokens of its counterfactual."""
@@ -203,10 +191,10 @@ class PairsTask(text_task.AnswerTask):
             text = self.tokenizer.convert_ids_to_tokens
             shorter = min(len(clean), len(corrupt))
             apart = next((n for n in range(shorter) if clean[n] != corrupt[n]), shorter)
-            one, other = (" ".join(text(each[apart : apart + 1])) for each in (clean, corrupt))
+            ours, theirs = (" ".join(text(ids[apart : apart + 1])) for ids in (clean, corrupt))
             raise InputError(
                 f"counterfactual: expected as many tokens as the prompt's {len(clean)}, found "
-                f"{len(corrupt)}; they part at token {apart}, {one!r} and {other!r}"
+                f"{len(corrupt)}; they part at token {apart}, {ours!r} and {theirs!r}"
             )
         if clean == corrupt:
             raise InputError("counterfactual: expected another prompt, found the same tokens")
@@ -215,14 +203,14 @@ class PairsTask(text_task.AnswerTask):
 
     def _name_roles(self) -> None:
         """Roles are called by the word that stands there in all prompts."""
-        texts = [{clean.prompt[at] for clean, _ in self._read} for at in self._places]
+        texts = [{clean.prompt[place] for clean, _ in self._read} for place in self._places]
         words = [self.tokenizer.decode([*text]) if len(text) == 1 else "" for text in texts]
         plain = [re.sub(r"\W", "_", word.strip()).strip("_") or "token" for word in words]
-        own = [
-            word if plain.count(word) == 1 and not _TAKEN.fullmatch(word) else f"{word}@{at}"
-            for word, at in zip(plain, self._places)
+        names = [
+            word if plain.count(word) == 1 and not _TAKEN.fullmatch(word) else f"{word}@{place}"
+            for word, place in zip(plain, self._places)
         ]
-        self.role_names = (*own[:-1], text_task.END)
+        self.role_names = (*names[:-1], text_task.END)
         self.role_labels = self.role_symbols = tuple(
             name if not word else repr(word) if words.count(word) == 1 else f"{word!r} {name}"
             for word, name in zip(words, self.role_names)
@@ -242,7 +230,7 @@ class PairsTask(text_task.AnswerTask):
     ) -> Batch:
         """The prompts start .. start+n-1 of a split; the same for every seed."""
         rows = [clean for clean, _ in given(self._read, n, split, start)]
-        places = [[range(len(row.prompt))[at] for at in self._places] for row in rows]
+        places = [[range(len(row.prompt))[place] for place in self._places] for row in rows]
         return self.batch([row._replace(roles=at) for row, at in zip(rows, places)], device)
 
     def counterfactual(self, batch: Batch, seed: int = 0) -> Batch:

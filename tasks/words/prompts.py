@@ -6,14 +6,27 @@ those of pair D-1, ..., each step in an order of its own. Roles are the paper's 
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import ClassVar, Literal
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Literal
+
+import torch
 
 from retrieval_interp.tasks.errors import InputError
+from retrieval_interp.tasks.graph import path_graph
+from retrieval_interp.tasks.roles import role_name
 from retrieval_interp.tasks.sampling import Split, check_draw
 from retrieval_interp.tasks.structured import check_fields, number
+from retrieval_interp.tasks.task import Batch
 from retrieval_interp.tasks.words import names
-from retrieval_interp.tasks.words.question import Draw, Line, Question, write
+from retrieval_interp.tasks.words.text_task import (
+    END,
+    Draw,
+    Line,
+    Question,
+    TextTask,
+    token_ids,
+    write,
+)
 
 _MOST = 1000  # steps, and chains
 
@@ -286,3 +299,56 @@ class RelativesPrompt(Prompt):
             dict(zip(people, rng.shuffled(professions))),
             people[rng.pick(n)],
         )
+
+
+class PromptTask(TextTask):
+    """The five formulations, such as `EquationsPrompt(steps=3)`, for language models (section 4).
+
+    Where the steps of the chain that is asked form a line, roles are those of appendix B; otherwise
+    they count backwards from the question. The last one is the end of the prompt.
+    """
+
+    def __init__(self, prompt: Prompt, tokenizer: Any):
+        self.prompt, self.n_answers = prompt, round(1 / prompt.chance)
+        if isinstance(prompt, LinearPrompt):
+            roles = [role_name(number) for number in range(2 * prompt.steps + 1)]
+            path = path_graph(prompt.steps)
+            labels, symbols = path.role_labels, path.role_symbols
+        else:
+            roles = [symbol.role for symbol in prompt.sample(0).occurrences[::-1] if symbol.role]
+            labels, symbols = tuple(roles), tuple(role.partition("@")[0] for role in roles)
+        super().__init__([*roles, END], tokenizer)
+        self.role_names = tuple(map(role_name, range(len(self.roles))))
+        self.tolerance = 0.05 * (self.plateau or 1.0)  # as the paper's is of a symbol's variance
+        self.role_labels, self.role_symbols = (*labels, "end"), (*symbols, "end")
+
+    def question(self, index: int, seed: int = 0, split: Split = "train") -> Question:
+        return self.prompt.sample(index, seed, split)
+
+    def counterfactual(self, batch: Batch, seed: int = 0) -> Batch:
+        """The question about another chain, in as many tokens and with another answer."""
+        draw, inputs = Draw(f"counterfactual {seed}"), batch.inputs.clone()
+        (role, words), first = self.prompt.asked, len(self.begin)
+        for row, places in zip(inputs, batch.roles[:, 0].tolist()):
+            read, end = row[first : places[-1] + 1], places[self.roles.index(role)] + 1 - first
+            text, before = map(self.tokenizer.decode, (read, read[:end]))
+            asked = max((word for word in words if before.endswith(word)), key=len)
+            begin = before.removesuffix(asked)
+            texts = [begin + word + text[len(before) :] for word in words if word != asked]
+            encoded = [token_ids(self.tokenizer, text) for text in texts]
+            fitting = [ids for ids in encoded if len(ids) == len(read)]
+            if not fitting:
+                raise InputError(
+                    f"counterfactual: expected another question in {len(read)} tokens, found "
+                    f"{len(texts)} of other lengths"
+                )
+            read[:] = torch.tensor(fitting[draw.pick(len(fitting))])
+        return replace(batch, inputs=inputs)
+
+    @property
+    def description(self) -> str:
+        return f"{self.prompt} in the tokens of {self.tokenizer_name}"
+
+    def to_dict(self) -> dict[str, Any]:
+        prompt = {"name": self.prompt.name, **vars(self.prompt)}
+        return {"name": "prompt", "prompt": prompt, "tokenizer": self.tokenizer_name}

@@ -18,10 +18,18 @@ from torch import Tensor
 
 from retrieval_interp.tasks.errors import InputError
 from retrieval_interp.tasks.sampling import SPLITS, Split, check_draw
+from retrieval_interp.tasks.shown import counted
 from retrieval_interp.tasks.task import Batch
-from retrieval_interp.tasks.training_task import counted
-from retrieval_interp.tasks.words.question import Draw, Line, Question, write
-from retrieval_interp.tasks.words.text_task import END, TextTask, expect_offsets, warn_of_unfit
+from retrieval_interp.tasks.words.text_task import (
+    END,
+    Draw,
+    Line,
+    Question,
+    TextTask,
+    expect_offsets,
+    warn_of_unfit,
+    write,
+)
 
 Filling = Mapping[str, str]  # a word for every mark
 _FEW = 256  # with fewer examples, the splits share them
@@ -77,7 +85,9 @@ class TemplateTask(TextTask):
         self._check_names(marks, roles, others)
         super().__init__(roles, tokenizer)
         self.answer_role = self.roles.index(answer) if answer in self.roles else None
-        known = [each[answer] for group in self._groups for each in group if answer in each]
+        known = [
+            filling[answer] for group in self._groups for filling in group if answer in filling
+        ]
         self.candidates: tuple[str, ...] = tuple(dict.fromkeys(known))
         self.n_answers = len(self.candidates) if self.wrong is None else 1 + len(self.wrong)
         if self.n_answers < 2:
@@ -86,16 +96,16 @@ class TemplateTask(TextTask):
         self._draw(Draw("template"))  # refuses words that do not fit
         self._others: dict[int, Tensor] = {}
         for role, words in others.items():
-            found = one_token_words(tokenizer, words)
-            if len(found) < 3:
+            tokens = one_token_words(tokenizer, words)
+            if len(tokens) < 3:
                 raise InputError(
                     f"counterfactual: expected at least three words of one token for {role}, found "
-                    f"{len(found)} of {len(words)}"
+                    f"{len(tokens)} of {len(words)}"
                 )
             wanted = f"counterfactual: expected words of one token for {role}, found"
-            unfit = [InputError(f"{wanted} {word!r}") for word in words if word not in found]
+            unfit = [InputError(f"{wanted} {word!r}") for word in words if word not in tokens]
             warn_of_unfit(unfit, len(words), "words")
-            self._others[self.roles.index(role)] = torch.tensor([*found.values()])
+            self._others[self.roles.index(role)] = torch.tensor([*tokens.values()])
 
     def counterfactual(self, batch: Batch, seed: int = 0) -> Batch:
         """Prompts with other words at the roles given, or other examples of the same layout."""
@@ -171,11 +181,11 @@ class TemplateTask(TextTask):
         }
 
 
-def _check_words(where: str, found: Any) -> None:
-    right = [each for each in found if each and each == each.strip()]
-    if isinstance(found, str) or not right or right != list(found):
+def _check_words(where: str, words: Any) -> None:
+    right = [word for word in words if word and word == word.strip()]
+    if isinstance(words, str) or not right or right != list(words):
         raise InputError(
-            f"{where}: expected a list of texts without a blank at the end, found {found!r:.200}"
+            f"{where}: expected a list of texts without a blank at the end, found {words!r:.200}"
         )
 
 

@@ -1,4 +1,4 @@
-"""Text for a language model, through its own tokenizer, and the losses of its answers.
+"""Questions in words, through a language model's own tokenizer, and the losses of its answers.
 
 A role is at the last token of its symbol. Answers are tokenized together with the prompt; tokens
 that all of them share belong to the prompt, and the next one is scored. Examples are unusable where
@@ -9,11 +9,12 @@ them, with a warning.
 import math
 import re
 import warnings
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
-from itertools import takewhile
-from typing import Any, NamedTuple
+from itertools import count, takewhile
+from random import Random
+from string import Formatter
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from jaxtyping import Float
@@ -21,15 +22,68 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from retrieval_interp.tasks.errors import InputError, InputWarning
-from retrieval_interp.tasks.roles import chain_labels, chain_symbols, role_name
 from retrieval_interp.tasks.sampling import Split
 from retrieval_interp.tasks.task import Batch, Device, Outputs, Task
-from retrieval_interp.tasks.words.prompts import LinearPrompt, Prompt
-from retrieval_interp.tasks.words.question import Draw, Question
 
+T = TypeVar("T")
+S = TypeVar("S")
 END = "END"
 _TRIED = 20  # examples to try before a tokenizer is refused
 _SPECIFIC = re.compile(r"""(?<!\w)'.*?'(?!\w)|".*?"|\d+""")  # quoted words and numbers of an error
+
+
+class Occurrence(NamedTuple):
+    """One occurrence of a symbol: the word `prompt[start:end]`, with its grammatical ending."""
+
+    role: str  # in the chain that is asked, which has it at most once; empty in other chains
+    start: int
+    end: int
+
+
+class Question(NamedTuple):
+    """A prompt and its possible answers (paper, section 4 and appendix A)."""
+
+    prompt: str  # what the model reads, without a final line break
+    correct: str  # the answer, a word
+    acceptable: tuple[str, ...]  # all words that count as an answer, sorted
+    occurrences: tuple[Occurrence, ...]  # every symbol of the prompt, from beginning to end
+
+
+class Line(NamedTuple):
+    """A line of a prompt: text with roles as marks, and a word for every mark."""
+
+    text: str
+    words: Sequence[str]
+    is_asked: bool = True  # whether it belongs to the chain that is asked
+
+
+class Draw(Random):
+    """Random choices by `random()` alone, which is the same in every Python version."""
+
+    def pick(self, count: int) -> int:
+        """A random integer from 0 .. count-1."""
+        return int(self.random() * count)
+
+    def shuffled(self, items: Iterable[T]) -> list[T]:
+        """The items in uniformly random order."""
+        rest = list(items)
+        return [rest.pop(self.pick(len(rest))) for _ in range(len(rest))]
+
+
+def write(lines: Iterable[Line], correct: str, candidates: Iterable[str]) -> Question:
+    """Write a question's lines; answers are sorted, numbers by value and words by alphabet."""
+    prompt = ""
+    occurrences: list[Occurrence] = []
+    for line in lines:
+        words = iter(line.words)
+        for text, role, _, _ in Formatter().parse(line.text + "\n"):
+            prompt += text
+            if role is not None:
+                start, prompt = len(prompt), prompt + next(words)
+                role = role if line.is_asked else ""
+                occurrences.append(Occurrence(role, start, len(prompt)))
+    acceptable = sorted(candidates, key=lambda word: (int(word) if word.isdecimal() else 0, word))
+    return Question(prompt[:-1], correct, tuple(acceptable), tuple(occurrences))
 
 
 class Tokens(NamedTuple):
@@ -61,15 +115,15 @@ class AnswerTask(Task):
 
     def batch(self, tokens: Sequence[Tokens], device: Device = "cpu") -> Batch:
         """Pad some questions to one batch."""
-        prompts = [torch.tensor(each.prompt) for each in tokens]
+        prompts = [torch.tensor(row.prompt) for row in tokens]
         padding = self.tokenizer.pad_token_id or 0  # never seen
-        sides = [(each.answers[: each.n_right], each.answers[each.n_right :]) for each in tokens]
-        most = max(len(words) for both in sides for words in both)
-        targets = [[[*words, *[-1] * (most - len(words))] for words in both] for both in sides]
+        sides = [(row.answers[: row.n_right], row.answers[row.n_right :]) for row in tokens]
+        width = max(len(words) for both in sides for words in both)
+        targets = [[[*words, *[-1] * (width - len(words))] for words in both] for both in sides]
         return Batch(
-            pad_sequence(prompts, batch_first=True, padding_value=padding),
-            torch.tensor(targets)[:, None],
-            torch.tensor([[each.roles] for each in tokens]),
+            inputs=pad_sequence(prompts, batch_first=True, padding_value=padding),
+            targets=torch.tensor(targets)[:, None],
+            roles=torch.tensor([[row.roles] for row in tokens]),
         ).to(device)
 
     def position_labels(self, batch: Batch, example: int) -> list[str]:
@@ -78,8 +132,8 @@ class AnswerTask(Task):
     def _sides(self, outputs: Outputs, batch: Batch) -> Float[Tensor, "batch side word"]:
         """Logits of the right and the wrong answers, NaN where there are no more."""
         logits, targets = self.answers(outputs, batch)[:, 0, 0], batch.targets[:, 0]
-        found = logits[:, None].expand(-1, 2, -1).gather(-1, targets.clamp(min=0))
-        return found.masked_fill(targets < 0, torch.nan)
+        chosen = logits[:, None].expand(-1, 2, -1).gather(-1, targets.clamp(min=0))
+        return chosen.masked_fill(targets < 0, torch.nan)
 
     def example_losses(self, outputs: Outputs, batch: Batch) -> Float[Tensor, "batch 1"]:
         """Cross entropy between the right and the wrong answers, in nats."""
@@ -132,22 +186,9 @@ class TextTask(AnswerTask):
         """The questions behind `sample`, and their tokens."""
         if n < 1:
             raise InputError(f"sample: expected n of at least 1, found {n}")
-        found: list[tuple[Question, Tokens]] = []
-        unfit: list[InputError] = []
-        while len(found) < start + n:
-            index = len(found) + len(unfit)
-            question = self.question(index, seed, split)
-            try:
-                found.append((question, self.tokens(question)))
-            except InputError as error:
-                unfit.append(error)
-            if len(unfit) >= _TRIED and len(unfit) > 9 * len(found):
-                raise InputError(
-                    "task: expected a tokenizer with separate tokens for symbols, found "
-                    f"{len(unfit)} of {index + 1} examples unusable ({unfit[0]})"
-                )
-        warn_of_unfit(unfit, len(found) + len(unfit), "examples")
-        return [question for question, _ in found[start:]], [made for _, made in found[start:]]
+        questions = (self.question(index, seed, split) for index in count())
+        pairs = read_usable(questions, self.tokens, "examples", start + n)[start:]
+        return [question for question, _ in pairs], [tokens for _, tokens in pairs]
 
     def tokens(self, question: Question) -> Tokens:
         """A question as tokens; refused if it has no place for roles or answers."""
@@ -155,89 +196,62 @@ class TextTask(AnswerTask):
         texts = [f" {word}" for word in words]
         read, answers, offsets = answer_tokens(self.tokenizer, question.prompt, texts)
         for word, token in zip(words, answers):
-            if (other := words[answers.index(token)]) != word:
-                raise InputError(f"the answers {other!r} and {word!r} begin with one token")
+            if (first := words[answers.index(token)]) != word:
+                raise InputError(f"the answers {first!r} and {word!r} begin with one token")
         prompt = [*self.begin, *read]
         places = {**self._places(question, offsets), END: len(prompt) - 1}
-        found = {
+        positions = {
             role: places[name] + role.endswith("+1")
             for role in self.roles
             if (name := role.removesuffix("+1")) in places
         }
-        if len({*found.values(), len(prompt)}) <= len(found):
-            raise InputError(f"roles share a token ({found})")
-        return Tokens(prompt, [found.get(role, -1) for role in self.roles], answers)
+        if len({*positions.values(), len(prompt)}) <= len(positions):
+            raise InputError(f"roles share a token ({positions})")
+        return Tokens(prompt, [positions.get(role, -1) for role in self.roles], answers)
 
     def _places(self, question: Question, offsets: Sequence[tuple[int, int]]) -> dict[str, int]:
         """The last token of every symbol of the chain that is asked, by role."""
-        found: dict[str, int] = {}
+        places: dict[str, int] = {}
         last, begin = -1, 0
         for role, first, until in question.occurrences:
             tokens = enumerate(offsets)
-            own = [at for at, (start, end) in tokens if start < until and end > first]
-            if not own or own[0] <= last:
+            covering = [place for place, (start, end) in tokens if start < until and end > first]
+            if not covering or covering[0] <= last:
                 raise InputError(
                     f"expected tokens of their own for all symbols of "
                     f"{question.prompt[begin:until]!r}; use other names or put text between"
                 )
-            last, begin = own[-1], first
+            last, begin = covering[-1], first
             if role:
-                found[role] = last + len(self.begin)
-        return found
+                places[role] = last + len(self.begin)
+        return places
 
 
-class PromptTask(TextTask):
-    """The five formulations, such as `EquationsPrompt(steps=3)`, for language models (section 4).
-
-    Where the steps of the chain that is asked form a line, roles are those of appendix B; otherwise
-    they count backwards from the question. The last one is the end of the prompt.
-    """
-
-    def __init__(self, prompt: Prompt, tokenizer: Any):
-        self.prompt, self.n_answers = prompt, round(1 / prompt.chance)
-        if isinstance(prompt, LinearPrompt):
-            roles = [role_name(number) for number in range(2 * prompt.steps + 1)]
-            labels, symbols = chain_labels(prompt.steps), chain_symbols(prompt.steps)
-        else:
-            roles = [symbol.role for symbol in prompt.sample(0).occurrences[::-1] if symbol.role]
-            labels, symbols = tuple(roles), tuple(role.partition("@")[0] for role in roles)
-        super().__init__([*roles, END], tokenizer)
-        self.role_names = tuple(map(role_name, range(len(self.roles))))
-        self.tolerance = 0.05 * (self.plateau or 1.0)  # as the paper's is of a symbol's variance
-        self.role_labels, self.role_symbols = (*labels, "end"), (*symbols, "end")
-
-    def question(self, index: int, seed: int = 0, split: Split = "train") -> Question:
-        return self.prompt.sample(index, seed, split)
-
-    def counterfactual(self, batch: Batch, seed: int = 0) -> Batch:
-        """The question about another chain, in as many tokens and with another answer."""
-        draw, inputs = Draw(f"counterfactual {seed}"), batch.inputs.clone()
-        (role, words), first = self.prompt.asked, len(self.begin)
-        for row, places in zip(inputs, batch.roles[:, 0].tolist()):
-            read, at = row[first : places[-1] + 1], places[self.roles.index(role)] + 1 - first
-            text, before = map(self.tokenizer.decode, (read, read[:at]))
-            own = max((word for word in words if before.endswith(word)), key=len)
-            begin = before.removesuffix(own)
-            texts = [begin + word + text[len(before) :] for word in words if word != own]
-            others = [ids for t in texts if len(ids := token_ids(self.tokenizer, t)) == len(read)]
-            if not others:
-                raise InputError(
-                    f"counterfactual: expected another question in {len(read)} tokens, found "
-                    f"{len(texts)} of other lengths"
-                )
-            read[:] = torch.tensor(others[draw.pick(len(others))])
-        return replace(batch, inputs=inputs)
-
-    @property
-    def description(self) -> str:
-        return f"{self.prompt} in the tokens of {self.tokenizer_name}"
-
-    def to_dict(self) -> dict[str, Any]:
-        prompt = {"name": self.prompt.name, **vars(self.prompt)}
-        return {"name": "prompt", "prompt": prompt, "tokenizer": self.tokenizer_name}
+def read_usable(
+    items: Iterable[T], read: Callable[[T], S], name: str, wanted: int | None = None
+) -> list[tuple[T, S]]:
+    """The items that can be read, as many as `wanted`; those left out are said in a warning."""
+    usable: list[tuple[T, S]] = []
+    unfit: list[InputError] = []
+    for item in items:
+        try:
+            usable.append((item, read(item)))
+        except InputError as error:
+            unfit.append(error)
+        if len(usable) == wanted:
+            break
+        if wanted is not None and len(unfit) >= max(_TRIED, 9 * len(usable) + 1):
+            raise InputError(
+                "task: expected a tokenizer with separate tokens for symbols, found "
+                f"{len(unfit)} of {len(usable) + len(unfit)} {name} unusable ({unfit[0]})"
+            )
+    if not usable:
+        raise unfit[0]
+    warn_of_unfit(unfit, len(usable) + len(unfit), name)
+    return usable
 
 
-def warn_of_unfit(errors: Sequence[InputError], count: int, items: str) -> None:
+def warn_of_unfit(errors: Sequence[InputError], total: int, items: str) -> None:
     """Say how many of some items are left out and why: each reason with its first example.
 
     Two reasons are the same if they differ in numbers and quoted words alone.
@@ -249,7 +263,7 @@ def warn_of_unfit(errors: Sequence[InputError], count: int, items: str) -> None:
         f"{same[0]} ({len(same)} like this)" for same in sorted(alike.values(), key=len)[::-1]
     ]
     if reasons:
-        text = f"{len(errors)} of {count} {items} are left out: {'; '.join(reasons)}"
+        text = f"{len(errors)} of {total} {items} are left out: {'; '.join(reasons)}"
         warnings.warn(text, InputWarning, stacklevel=4)
 
 
@@ -269,13 +283,13 @@ def answer_tokens(
     Tokens that all answers begin with, such as a bare blank, belong to the prompt.
     """
     read = [_encoded(tokenizer, prompt + word, return_offsets_mapping=True) for word in answers]
-    numbers, offsets = [each["input_ids"] for each in read], read[0]["offset_mapping"]
-    shared = len(list(takewhile(lambda column: len(set(column)) == 1, zip(*numbers))))
+    rows, offsets = [encoded["input_ids"] for encoded in read], read[0]["offset_mapping"]
+    shared = len(list(takewhile(lambda column: len(set(column)) == 1, zip(*rows))))
     # An answer that begins another one, or a single one, has no token that differs.
-    shared = min([shared, *(len(each) - 1 for each in numbers)])
+    shared = min([shared, *(len(row) - 1 for row in rows)])
     if any(start < len(prompt) for start, _ in offsets[shared:]):
         raise InputError("the prompt's tokens change with an answer")
-    return numbers[0][:shared], [each[shared] for each in numbers], offsets[:shared]
+    return rows[0][:shared], [row[shared] for row in rows], offsets[:shared]
 
 
 def token_ids(tokenizer: Any, text: str) -> list[int]:

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from retrieval_interp.circuits.attention import first_real
 from retrieval_interp.circuits.hooks import is_causal, is_hooked_transformer
+from retrieval_interp.circuits.models.contract import HookedModel
 from retrieval_interp.tasks import Batch, InputError, InputWarning, Split, Task, TrainingTask
 from retrieval_interp.tasks.roles import check_role_names
 
@@ -44,24 +45,24 @@ def draw_batch(task: Task, n: int, seed: int, device: str | torch.device, split:
     others: dict[str, Any] = {"split": "test"} if task.fixed else {"split": "test", "seed": 1}
     if "start" in inspect.signature(task.sample).parameters:
         others["start"] = n
-    for what, value in others.items():  # few examples may be the same by chance
-        if all(_draws_same(task, count, device, what, value) for count in (_DRAWN, 4 * _DRAWN)):
+    for option, value in others.items():  # few examples may be the same by chance
+        if all(_draws_same(task, count, device, option, value) for count in (_DRAWN, 4 * _DRAWN)):
             raise InputError(
-                f"task: expected sample to draw other examples for another {what}, found the same "
-                f"for {what}={value!r}; let what it draws depend on {what}"
+                f"task: expected sample to draw other examples for another {option}, found the "
+                f"same for {option}={value!r}; let what it draws depend on {option}"
             )
     return batch
 
 
-def _draws_same(task: Task, n: int, device: str | torch.device, what: str, value: Any) -> bool:
+def _draws_same(task: Task, n: int, device: str | torch.device, option: str, value: Any) -> bool:
     usual: dict[str, Any] = {"seed": 0, "device": device, "split": "discovery"}
     try:
         with warnings.catch_warnings():  # these examples are not used
             warnings.simplefilter("ignore", InputWarning)
-            one, two = task.sample(n, **usual), task.sample(n, **usual | {what: value})
+            first, second = task.sample(n, **usual), task.sample(n, **usual | {option: value})
     except InputError:
         return False  # there are too few to tell
-    return torch.equal(one.inputs, two.inputs) and torch.equal(one.targets, two.targets)
+    return torch.equal(first.inputs, second.inputs) and torch.equal(first.targets, second.targets)
 
 
 def _shape(found: Any) -> str:
@@ -83,15 +84,15 @@ def check_losses(losses: Any, batch: Batch) -> None:
 
 def check_answers(task: Task, batch: Batch, outputs: Tensor) -> None:
     """Check that the losses of an own task with answer roles need the outputs at these alone."""
-    one = batch[:1]
-    positions = one.roles[:, :, list(task.answer_roles)].flatten(1).clamp(min=0)
-    n_positions = one.inputs.shape[1]
+    example = batch[:1]
+    positions = example.roles[:, :, list(task.answer_roles)].flatten(1).clamp(min=0)
+    n_positions = example.inputs.shape[1]
     if isinstance(task, TrainingTask) or positions.shape[1] in (0, n_positions):
         return
     generator = torch.Generator().manual_seed(0)
     drawn = torch.randn(1, n_positions, outputs.shape[-1], generator=generator).to(outputs)
-    whole = task.example_losses(drawn, one)
-    alone = task.example_losses(drawn[:, positions[0]], one)
+    whole = task.example_losses(drawn, example)
+    alone = task.example_losses(drawn[:, positions[0]], example)
     if not torch.allclose(alone, whole, 1e-3, 1e-3, equal_nan=True):
         raise InputError(
             "task: expected example_losses to read outputs by self.answers(outputs, batch), as "
@@ -148,7 +149,7 @@ def _check_padding(batch: Batch) -> None:
         )
 
 
-def check_model_fits(model: Any, batch: Batch, task: Task) -> None:
+def check_model_fits(model: HookedModel, batch: Batch, task: Task) -> None:
     """Check that a model can read and answer a task."""
     check_devices(model, batch)
     made = batch.inputs.is_inference() or next(model.parameters()).is_inference()
@@ -187,7 +188,7 @@ def check_model_fits(model: Any, batch: Batch, task: Task) -> None:
         )
 
 
-def check_devices(model: Any, batch: Batch) -> None:
+def check_devices(model: HookedModel, batch: Batch) -> None:
     """Check that the model and the batch are on the same device."""
     device = next(model.parameters()).device
     if device != batch.inputs.device:

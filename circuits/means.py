@@ -1,7 +1,7 @@
-"""Means: of losses over examples, and of heads' attention by role and by position."""
+"""Mean attention of heads, by role and by position, and how far mechanisms overlap with it."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -11,24 +11,14 @@ from retrieval_interp.circuits import hooks
 from retrieval_interp.circuits.attention import attention_by_role, first_real, shifted
 from retrieval_interp.circuits.circuit import Head, RolePath
 from retrieval_interp.circuits.mechanisms import Mean, Mechanism, RoleMean
-from retrieval_interp.circuits.runs.runs import parts_of
+from retrieval_interp.circuits.models.contract import HookedModel
 from retrieval_interp.tasks import Batch, InputError
 
 _NEGLIGIBLE = 0.005  # weaker paths are left out of role-mean heads
 _AT_ONCE = 50_000_000  # weights of the patterns that are held at once
 
 
-def mean_loss(losses: Float[Tensor, "batch target"]) -> float:
-    """The mean over targets, then over examples; the same everywhere, so equal runs score equal."""
-    return float(losses.mean(dim=1).mean())
-
-
-def standard_error(losses: Float[Tensor, " batch"]) -> float:
-    """The standard error of the mean over n examples, s / √n; 0 for a single one."""
-    return float(losses.std()) / len(losses) ** 0.5 if len(losses) > 1 else 0.0
-
-
-def mean_attention(model: Any, batch: Batch) -> Float[Tensor, "layer head role role2"]:
+def mean_attention(model: HookedModel, batch: Batch) -> Float[Tensor, "layer head role role2"]:
     """Mean attention from each role to each role of the same chain, per head.
 
     With A[l, h, b] the attention pattern of head h in layer l on example b, and roles[b, c, r] the
@@ -57,9 +47,20 @@ def mean_attention(model: Any, batch: Batch) -> Float[Tensor, "layer head role r
         layers = read_patterns(model, part, lambda p: attention_by_role(p, part.roles))
         return torch.stack([mean for mean, _ in layers]), layers[0][1]
 
-    means, counts = zip(*map(of_part, parts_of(model, batch)))
+    means, counts = zip(*map(of_part, hooks.parts_of(model, batch)))
     total = torch.stack(counts).sum(0).clamp(min=1)
     return torch.stack([m * (count / total) for m, count in zip(means, counts)]).sum(0)
+
+
+def allowed_attention(
+    attention: Float[Tensor, "layer head dest src"], batch: Batch, model: HookedModel
+) -> Float[Tensor, "layer head dest src"]:
+    """Mean attention by role, with zeros for paths that a layer's mask forbids (`Where.paths`)."""
+    allowed = torch.zeros_like(attention)
+    for layer, where in enumerate(hooks.where_by_layer(model, batch)):
+        for dest, src in where.paths:
+            allowed[layer, :, dest, src] = 1
+    return attention * allowed
 
 
 def role_mean(attention: Float[Tensor, "dest src"]) -> RoleMean:
@@ -78,7 +79,7 @@ def role_mean(attention: Float[Tensor, "dest src"]) -> RoleMean:
 
 
 @torch.no_grad()
-def mean_patterns(model: Any, batch: Batch) -> Float[Tensor, "layer head dest src"]:
+def mean_patterns(model: HookedModel, batch: Batch) -> Float[Tensor, "layer head dest src"]:
     """Mean attention by position, over the examples that have it (`_asked`).
 
     Positions count from the first that is no padding.
@@ -93,16 +94,18 @@ def mean_patterns(model: Any, batch: Batch) -> Float[Tensor, "layer head dest sr
     return torch.stack(total) / count.clamp(min=1)[None, None, :, None]
 
 
-def position_means(model: Any, batch: Batch) -> dict[Head, Mechanism]:
+def position_means(model: HookedModel, batch: Batch) -> dict[Head, Mechanism]:
     """The mean pattern of every head by position, as a mechanism."""
     layers = enumerate(mean_patterns(model, batch).cpu())
-    return {Head(at, head): Mean(mean) for at, of in layers for head, mean in enumerate(of)}
+    return {
+        Head(layer, head): Mean(mean) for layer, means in layers for head, mean in enumerate(means)
+    }
 
 
 def head_means(
-    model: Any, batch: Batch, attention: Float[Tensor, "layer head dest src"]
+    model: HookedModel, batch: Batch, attention: Float[Tensor, "layer head dest src"]
 ) -> dict[Head, Mechanism]:
-    """The mean of every head, by position or by role, whichever shares more with its patterns.
+    """The mean of every head, by position or by role, whichever overlaps more with its patterns.
 
     `attention` is the mean by role.
     """
@@ -111,55 +114,53 @@ def head_means(
         head: [*([role_mean(attention[head])] if by_role else []), mean]
         for head, mean in position_means(model, batch).items()
     }
-    shares = pattern_shares(model, batch, means)
-    best = {head: max(range(len(own)), key=own.__getitem__) for head, own in shares.items()}
-    return {head: means[head][at] for head, at in best.items()}
+    alike = overlaps(model, batch, means)
+    return {
+        head: max(zip(means[head], alike[head]), key=lambda pair: pair[1].mean)[0] for head in means
+    }
 
 
-def pattern_shares(
-    model: Any, batch: Batch, mechanisms: Mapping[Head, Sequence[Mechanism]]
-) -> dict[Head, list[float]]:
-    """What the pattern of every head shares with each of its mechanisms.
+class Overlap(NamedTuple):
+    """How much of a head's attention a mechanism would give to the same sources.
 
-    Σ min(pattern, mechanism) over sources, as a mean over the positions that count (`_asked`): 1 if
-    they are equal, and 1 minus their total variation distance in general.
+    Of a position it is Σ min(pattern, mechanism) over sources: 1 if they are equal, and 1 minus
+    their total variation distance in general.
     """
-    sums = {head: [0.0] * len(of_head) for head, of_head in mechanisms.items()}
-    causal = hooks.is_causal(model, batch)
-    for part, head, place, shared in _shared_rows(model, batch, mechanisms):
-        sums[head][place] += float((shared * _asked(part, causal)).sum())
-    total = float(_asked(batch, causal).sum()) or 1.0
-    return {head: [each / total for each in of_head] for head, of_head in sums.items()}
+
+    mean: float  # over the positions that count (`_asked`)
+    by_role: Float[Tensor, " role"]  # over the positions of each role; 0 for one that is absent
 
 
-def role_shares(
-    model: Any, batch: Batch, mechanisms: Mapping[Head, Sequence[Mechanism]]
-) -> dict[Head, list[Float[Tensor, " role"]]]:
-    """As `pattern_shares`, as a mean over the positions of each role; 0 for one that is absent."""
-    roles = batch.roles
-    sums = {head: [torch.zeros(roles.shape[-1])] * len(own) for head, own in mechanisms.items()}
-    for part, head, place, shared in _shared_rows(model, batch, mechanisms):
-        at = part.roles.flatten(1)
-        of_roles = shared.gather(1, at.clamp(min=0)).masked_fill(at < 0, 0.0)
-        sums[head][place] = sums[head][place] + of_roles.view_as(part.roles).sum((0, 1)).cpu()
-    total = (roles >= 0).sum((0, 1)).clamp(min=1).cpu()
-    return {head: [each / total for each in of_head] for head, of_head in sums.items()}
-
-
-def _shared_rows(
-    model: Any, batch: Batch, mechanisms: Mapping[Head, Sequence[Mechanism]]
-) -> Iterator[tuple[Batch, Head, int, Float[Tensor, "batch dest"]]]:
+def overlaps(
+    model: HookedModel, batch: Batch, mechanisms: Mapping[Head, Sequence[Mechanism]]
+) -> dict[Head, list[Overlap]]:
+    """The overlap of every head's patterns with each of its mechanisms."""
+    causal, roles = hooks.is_causal(model, batch), batch.roles
+    means = {head: [0.0] * len(of_head) for head, of_head in mechanisms.items()}
+    by_role = {head: [torch.zeros(roles.shape[-1])] * len(of) for head, of in mechanisms.items()}
     for part in _parts(model, batch):
-        pattern_of = hooks.Patterns(part, model)
         patterns = read_patterns(model, part, Tensor.float)
+        kept = hooks.KeptPatterns(part, model)
+        positions = part.roles.flatten(1)
         for head, of_head in mechanisms.items():
             for place, mechanism in enumerate(of_head):
-                own, other = patterns[head.layer][:, head.head], pattern_of(mechanism, head.layer)
-                yield part, head, place, torch.minimum(own, other).sum(-1)
+                pattern = patterns[head.layer][:, head.head]
+                rule = kept.of(mechanism, head.layer)
+                overlap = torch.minimum(pattern, rule).sum(-1)
+                means[head][place] += float((overlap * _asked(part, causal)).sum())
+                there = overlap.gather(1, positions.clamp(min=0)).masked_fill(positions < 0, 0.0)
+                of_roles = there.view_as(part.roles).sum((0, 1)).cpu()
+                by_role[head][place] = by_role[head][place] + of_roles
+    asked = float(_asked(batch, causal).sum()) or 1.0
+    present = (roles >= 0).sum((0, 1)).clamp(min=1).cpu()
+    return {
+        head: [Overlap(mean / asked, of / present) for mean, of in zip(means[head], by_role[head])]
+        for head in mechanisms
+    }
 
 
 @torch.no_grad()
-def read_patterns(model: Any, batch: Batch, keep: Callable[[Tensor], Any]) -> list[Any]:
+def read_patterns(model: HookedModel, batch: Batch, keep: Callable[[Tensor], Any]) -> list[Any]:
     """What `keep` makes of every layer's pattern, [batch head dest src], in one run."""
     layers, count = list[Any](), model.cfg.n_layers
 
@@ -193,6 +194,6 @@ def _from_start(x: Tensor, batch: Batch, dims: tuple[int, ...]) -> Tensor:
     return x if real is None else shifted(x, -first_real(real), dims)
 
 
-def _parts(model: Any, batch: Batch) -> list[Batch]:
-    each = model.cfg.n_layers * model.cfg.n_heads * batch.inputs.shape[1] ** 2
-    return list(batch.parts(max(1, _AT_ONCE // each)))
+def _parts(model: HookedModel, batch: Batch) -> list[Batch]:
+    weights = model.cfg.n_layers * model.cfg.n_heads * batch.inputs.shape[1] ** 2
+    return list(batch.parts(max(1, _AT_ONCE // weights)))

@@ -1,1 +1,0 @@
-"""Running a model under many circuits without computing anything twice (see `runs`)."""

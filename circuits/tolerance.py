@@ -1,0 +1,163 @@
+"""What a loss means: what knowing nothing loses, and below which loss a circuit works."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from retrieval_interp.circuits.circuit import Circuit
+from retrieval_interp.circuits.hooks import heads_of
+from retrieval_interp.circuits.losses import standard_error
+from retrieval_interp.circuits.mechanisms import UNIFORM
+from retrieval_interp.circuits.models.contract import HookedModel
+from retrieval_interp.tasks import Batch, Task
+from retrieval_interp.tasks.structured import check_tolerance
+
+ExampleLosses = Float[Tensor, " batch"]  # the loss of every example
+KEPT = 0.95
+_RELEVANT = 0.01  # of what was learned; losses that differ by less are as good
+
+
+class Uninformed(NamedTuple):
+    """The loss of a model that knows nothing, what such a model is, and each example's loss."""
+
+    loss: float
+    what: str
+    each: ExampleLosses
+
+
+def uninformed_loss(
+    model: HookedModel, task: Task, batch: Batch, losses: Callable[[Circuit], ExampleLosses]
+) -> Uninformed:
+    """The task's plateau, or the better of the best constant output and of every head uniform.
+
+    A model that loses nothing with every head uniform attends uniformly already; then the constant
+    counts. `losses` gives the model's loss on each example with a circuit in place.
+    """
+    if task.plateau is not None:
+        guessing = torch.full((len(batch),), task.plateau, device=batch.inputs.device)
+        return Uninformed(task.plateau, "the task's plateau", guessing)
+    empty = Circuit.empty(task)
+    blind = losses(replace(empty, mechanisms=dict.fromkeys(heads_of(model), UNIFORM)))
+    rise = blind - losses(empty)
+    lost = float(rise.mean()) > 2 * standard_error(rise)
+    constant = constant_losses(task, batch, model.cfg.d_vocab_out)
+    if constant.mean() < blind.mean() or not lost:
+        return Uninformed(float(constant.mean()), "the best constant output", constant)
+    return Uninformed(float(blind.mean()), "every head uniform", blind)
+
+
+@torch.enable_grad()
+def constant_losses(task: Task, batch: Batch, d_out: int) -> ExampleLosses:
+    """The losses of the best output that is the same everywhere, or of zeros, a guess.
+
+    It is fitted on each half of the examples and measured on the other one.
+    """
+    zeros = torch.zeros(d_out, device=batch.inputs.device)
+    guess = _constant_losses(task, batch, zeros).mean(dim=1)
+    first, second = batch.parts(-(-len(batch) // 2)) if len(batch) > 1 else (batch, batch)
+    try:
+        fits = [_fitted(task, fitted, zeros) for fitted in (second, first)]
+    except RuntimeError:  # there is nothing to differentiate
+        return guess
+    parts = [_constant_losses(task, part, fit) for part, fit in zip((first, second), fits)]
+    return min(guess, torch.cat(parts)[: len(batch)].mean(dim=1), key=torch.mean)
+
+
+def _fitted(task: Task, batch: Batch, start: Float[Tensor, " d_out"]) -> Float[Tensor, " d_out"]:
+    """The constant output with the lowest loss on a batch, given a standard normal prior."""
+    constant = start.clone().requires_grad_()
+    steps = torch.optim.LBFGS([constant], max_iter=40, line_search_fn="strong_wolfe")
+
+    def objective() -> Tensor:
+        steps.zero_grad()
+        loss = _constant_losses(task, batch, constant).mean()
+        loss = loss + constant.square().sum() / (2 * len(batch))
+        loss.backward()
+        return loss
+
+    steps.step(objective)
+    return constant.detach()
+
+
+def _constant_losses(
+    task: Task, batch: Batch, output: Float[Tensor, " d_out"]
+) -> Float[Tensor, "batch target"]:
+    asked = batch.roles.shape[1] * len(task.answer_roles) or batch.inputs.shape[1]
+    return task.example_losses(output.expand(len(batch), asked, -1), batch)
+
+
+def kept_share(loss: float, intact: float, uninformed: float) -> float:
+    """The share of what was learned that is kept; NaN if nothing was learned."""
+    learned = uninformed - intact
+    return (uninformed - loss) / learned if learned > 0 else float("nan")
+
+
+def is_better(loss: float, se: float, intact: float, uninformed: float) -> bool:
+    """Whether a loss is clearly below the intact model's, and by enough to matter.
+
+    By two standard errors (`se` is that of the difference) and by 1% of what the model has learned.
+    """
+    learned, gain = uninformed - intact, intact - loss
+    return learned > 0 and gain > max(2 * se, _RELEVANT * learned)
+
+
+def tolerance_of(task: Task, intact: float, uninformed: float) -> float:
+    """The loss that a working circuit stays below: the task's, or that which keeps 95%."""
+    return uninformed - KEPT * (uninformed - intact) if task.tolerance is None else task.tolerance
+
+
+def has_learned(intact: ExampleLosses, uninformed: Uninformed) -> bool:
+    """Whether a model does better than one that knows nothing, by two standard errors.
+
+    They are of the difference, example by example.
+    """
+    ahead = uninformed.each - intact
+    return float(ahead.mean()) > 2 * standard_error(ahead)
+
+
+def unlearned_text(intact: float, nothing: float, what: str, loss_name: str) -> str:
+    """That a model with this loss, where `what` knows nothing, has not learned the task."""
+    return (
+        f"The model has not learned the task: its {loss_name} of {intact:.4f} is not clearly below "
+        f"that of knowing nothing, {nothing:.4f} ({what})."
+    )
+
+
+class Bar:
+    """The tolerance, or the loss of knowing nothing if it is lower; others are compared with it.
+
+    Where no one has stated a tolerance, the intact model sets it on the same examples, and the
+    error is that of the excess over the intact model, example by example.
+    """
+
+    def __init__(
+        self, task: Task, intact: ExampleLosses, uninformed: float, tolerance: float | None
+    ):
+        check_tolerance(tolerance)
+        relative = tolerance is None and task.tolerance is None
+        if tolerance is None:
+            tolerance = tolerance_of(task, float(intact.mean()), uninformed)
+        self.tolerance, self.loss = tolerance, min(tolerance, uninformed)
+        self._common = intact if relative else torch.zeros_like(intact)
+
+    def above(self, losses: Float[Tensor, " few"], errors: float = 0.0) -> float:
+        """How far losses of the first examples, or of all, are above it, plus some errors."""
+        rise = losses - self._common[: len(losses)]
+        allowed = self.loss - float(self._common.mean())
+        return float(rise.mean()) + errors * standard_error(rise) - allowed
+
+    def keeps(self, losses: Float[Tensor, " few"]) -> bool:
+        """Whether losses are below it, by two standard errors."""
+        return self.above(losses, 2.0) < 0
+
+    def breaks(self, losses: Float[Tensor, " few"]) -> bool:
+        """Whether losses are above it, by two standard errors."""
+        return self.above(losses, -2.0) > 0
+
+    def side(self, losses: Float[Tensor, " few"]) -> bool | None:
+        """Whether losses are above it (True) or below (False); None where that is not clear."""
+        return True if self.breaks(losses) else False if self.keeps(losses) else None
