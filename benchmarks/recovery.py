@@ -33,7 +33,8 @@ def found_in(index: int, task: ri.RetrievalTask, examples: int) -> dict[str, Any
     layers = min(MAX_LAYERS, least + round_number % (MAX_LAYERS - least + 1))
     rules = random_heads(task, layers, seed=index, n_heads=n_heads)
     built = compile_circuit(rules, task, n_layers=layers, n_heads=n_heads)
-    seconds, found = timed(lambda: ri.discover(built.model, task, TOLERANCE, examples, seed=index))
+    how = {"tolerance": TOLERANCE, "examples": examples, "seed": index}
+    seconds, found = timed(lambda: ri.discover(built.model, task, **how))
     heads = {ri.Head(layer, head) for layer in range(layers) for head in range(n_heads)}
     paths, carrying, enabling = set(found.paths()), set(built.carrying), set(built.enabling)
     only_enabling = set(found.every_path()) - paths

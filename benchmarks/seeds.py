@@ -12,6 +12,8 @@ import argparse
 import math
 import random
 import time
+from collections.abc import Iterator
+from functools import partial
 
 from measure import Rows, benchmark, load_model
 
@@ -19,34 +21,30 @@ import retrieval_interp as ri
 from retrieval_interp.circuits import Scorer
 
 
-def anneal(search: ri.Search, seconds: float, seed: int) -> ri.Circuit:
+def anneal(search: ri.Search, seconds: float, seed: int) -> Iterator[str]:
     """Simulated annealing by exact losses, from the best circuit that treats all heads alike.
 
     A step gives one to three heads another option. What a circuit costs counts, with a penalty for
-    a loss above the tolerance; the temperature falls from 2 units of cost to a twentieth of one.
+    a loss above the limit; the temperature falls from 2 units of cost to a twentieth of one.
     """
-    judge, space, draw = search.judge, search.space, random.Random(seed)
-    penalty, began, best = 40 / judge.bar.loss, time.monotonic(), judge.empty
-    here = min(space.whole, key=judge.loss)
+    draw, began = random.Random(seed), time.monotonic()
+    here = min(search.starts, key=search.loss)
 
     def energy(circuit: ri.Circuit) -> float:
-        return space.size(space.key(circuit)) + penalty * max(
-            0.0, judge.loss(circuit) - judge.bar.loss
-        )
+        above = max(0.0, search.loss(circuit, here) / search.limit - 1)
+        return search.cost(circuit) + len(search.useful(circuit)) + 40 * above
 
     while (spent := (time.monotonic() - began) / seconds) < 1:
+        yield "annealing"
         trial = here
-        for head in draw.sample(space.heads, min(len(space.heads), draw.choice((1, 1, 2, 3)))):
-            option = draw.choice(space.options(space.part(head, trial[head])))
-            trial = trial.replace(head, option.mechanism)
-        simpler = best == judge.empty or space.key(trial) < space.key(best)
-        if simpler and judge.loss(trial) < judge.bar.loss and judge.holds(trial):
-            best = trial
+        for head in draw.sample(search.heads, min(len(search.heads), draw.choice((1, 1, 2, 3)))):
+            trial = trial.replace(head, draw.choice(search.options_of(trial, head)))
+        simpler = not search.best.mechanisms or search.key(trial) < search.key(search.best)
+        if simpler and search.loss(trial, here) < search.limit:
+            search.holds(trial, here)
         worse = energy(trial) - energy(here)
         if worse <= 0 or draw.random() < math.exp(-worse / (2 * 0.025**spent)):
             here = trial
-            judge.around(here)
-    return best
 
 
 @benchmark(
@@ -59,25 +57,27 @@ def anneal(search: ri.Search, seconds: float, seed: int) -> ri.Circuit:
     quick={"models": ["small"], "seeds": [0], "examples": 32, "anneal": 1.0},
 )
 def main(options: argparse.Namespace) -> Rows:
-    made = []
+    rows = []
     for name in options.models:
         model, task = load_model(name, "cpu")
         for seed in ri.progress_bar(options.seeds, f"seeds of {name}"):
             fewest, shared = options.fewest, not options.one_hot
             how = ri.SearchOptions(None, options.examples, seed, shared, fewest=fewest)
-            began, search = time.process_time(), ri.Search(model, task, how)
-            found = {"search": (search.run(), time.process_time() - began)}
-            if limit := options.anneal:
-                found["annealing"] = anneal(ri.Search(model, task, how), limit, seed), limit
-            for by, (circuit, seconds) in found.items():
-                cost = search.space.cost(circuit)
-                heads = search.space.size(search.space.key(circuit)) - cost
-                row = {"model": name, "seed": seed, "by": by, "cost": cost, "heads": heads}
+            searches = {"search": ri.Search(model, task, how)}
+            if options.anneal:
+                strategy = partial(anneal, seconds=options.anneal, seed=seed)
+                searches["annealing"] = ri.Search(model, task, how, strategy)
+            for by, search in searches.items():
+                began = time.process_time()
+                circuit = search.run()
+                seconds = time.process_time() - began
+                row = {"model": name, "seed": seed, "by": by, "cost": search.cost(circuit)}
+                row["heads"] = len(search.useful(circuit))
                 row["deciding"] = Scorer(model, task, search.judge.batch).loss(circuit)
                 parts = task.sample(2048, seed, split="test").parts(512)  # the whole takes memory
                 row["test"] = sum(Scorer(model, task, part).loss(circuit) / 4 for part in parts)
-                made.append({**row, "bar": search.judge.bar.loss, "seconds": seconds})
-    return made
+                rows.append({**row, "bar": search.limit, "seconds": seconds})
+    return rows
 
 
 if __name__ == "__main__":

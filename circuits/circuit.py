@@ -52,7 +52,7 @@ class Circuit:
 
     def __post_init__(self) -> None:
         mechanisms = sorted(self.mechanisms.items())
-        kept = {Head(*head): each for head, each in mechanisms if each != ORIGINAL}
+        kept = {Head(*head): mechanism for head, mechanism in mechanisms if mechanism != ORIGINAL}
         object.__setattr__(self, "mechanisms", kept)
         if self.role_names == tuple(map(role_name, range(self.n_roles))):
             object.__setattr__(self, "role_names", ())
@@ -109,9 +109,11 @@ class Circuit:
 
     def check_roles(self, task: Task) -> None:
         """Check that it is for as many roles as a task has."""
-        if self.n_roles != (own := len(task.role_names)):
+        expected = len(task.role_names)
+        if self.n_roles != expected:
             raise InputError(
-                f"circuit: expected one for the task's {own} roles, found one for {self.n_roles}"
+                f"circuit: expected one for the task's {expected} roles, found one for "
+                f"{self.n_roles}"
             )
 
     def __repr__(self) -> str:
@@ -137,30 +139,43 @@ class Circuit:
             "redundant": [[path.text(names) for path in paths] for paths in self.redundant],
             "unfinished": self.unfinished,
         }
-        return {key: x for key, x in data.items() if x or key in ("task", "heads", "enabling")}
+        always = ("task", "heads", "enabling")
+        return {key: value for key, value in data.items() if value or key in always}
 
     @classmethod
     def from_dict(cls, data: Any, roles: Roles | None = None) -> "Circuit":
-        """Read a circuit for a task with these roles, or as many as its paths name."""
+        """Read a circuit for a task with these roles, or as many as its paths name.
+
+        Paths are read with the names that the file gives to roles, if it does; some of the task's
+        may be other ones, but none may stand at another place.
+        """
         file: _File = from_data(_File, data, "circuit")
         check_role_names(file.role_names, "circuit")
         texts = json.dumps([file.heads, file.enabling, file.redundant])
-        named = 1 + max(map(int, re.findall(r"\bs([0-9]{1,6})\b", texts)), default=0)
-        names, roles = file.role_names, roles or file.role_names or named
-        own = () if isinstance(roles, int) else tuple(roles)
+        mentioned = 1 + max(map(int, re.findall(r"\bs([0-9]{1,6})\b", texts)), default=0)
+        names, roles = file.role_names, roles or file.role_names or mentioned
+        of_task = () if isinstance(roles, int) else tuple(roles)
         n_roles = roles if isinstance(roles, int) else len(roles)
-        moved = [name for at, name in enumerate(names) if name in own and own.index(name) != at]
+        moved = any(a != b and a in of_task for a, b in zip(names, of_task))
         if moved or len(names) not in (0, n_roles):
             raise InputError(
                 f"circuit: role_names: expected {n_roles}, in the task's order, found "
                 f"{', '.join(names)}"
             )
         written: Roles = names or roles
-        lists = (file.enabling, *file.redundant)
-        enabling, *redundant = (tuple(HeadPath.parse(t, written) for t in one) for one in lists)
-        heads = _read_heads(file, written)
-        sets, names = tuple(redundant), own or names
-        return cls(heads, n_roles, file.task, enabling, sets, names, file.unfinished)
+
+        def paths(texts: Iterable[str]) -> tuple[HeadPath, ...]:
+            return tuple(HeadPath.parse(text, written) for text in texts)
+
+        return cls(
+            mechanisms=_read_heads(file, written),
+            n_roles=n_roles,
+            task=file.task,
+            enabling=paths(file.enabling),
+            redundant=tuple(map(paths, file.redundant)),
+            role_names=of_task or names,
+            unfinished=file.unfinished,
+        )
 
     def to_json(self, record: Mapping[str, Any] | None = None) -> str:
         """The circuit as JSON with one line per head; `record` says how it was found."""
@@ -181,23 +196,24 @@ class Circuit:
 def interchangeable(
     sets: Sequence[tuple[HeadPath, ...]], names: Sequence[str] = ()
 ) -> dict[str, tuple[HeadPath, ...]]:
-    """What sets say, of each of which one path is needed, and of which paths they say it.
+    """A sentence for each group of sets of paths, and the paths that it is about.
 
-    `any one of L2.H0, L2.H3 suffices for s0<-s4` if no other set has these heads. Where all sets of
-    k among n heads are there, any n - k + 1 of them suffice.
+    Of each set the model needs one path. So `any one of L2.H0, L2.H3 suffices for s0<-s4` if no
+    other set has these heads. Where a group has all sets of k among n heads, any n - k + 1 of them
+    suffice; of any other overlapping sets all that is said is that one path of each is needed.
     """
-    said = {}
+    sentences = {}
     for paths in sets:
-        near = [other for other in sets if set(other) & set(paths)]
-        every = tuple(sorted(set(itertools.chain(*near))))
-        near = [other for other in sets if set(other) & set(every)]
-        alike = set(near) == set(itertools.combinations(every, len(paths)))
-        joined = every if alike else paths
+        overlapping = [group for group in sets if set(group) & set(paths)]
+        every = tuple(sorted(set(itertools.chain(*overlapping))))
+        overlapping = [group for group in sets if set(group) & set(every)]
+        is_complete = set(overlapping) == set(itertools.combinations(every, len(paths)))
+        joined = every if is_complete else paths
         heads, path = ", ".join(str(head) for head, _ in joined), paths[0].path.text(names)
         enough = len(every) - len(paths) + 1
         text = f"any {enough} of {heads} suffice" if enough > 1 else f"any one of {heads} suffices"
-        said[f"{text if alike else f'one of {heads} is needed'} for {path}"] = joined
-    return said
+        sentences[f"{text if is_complete else f'one of {heads} is needed'} for {path}"] = joined
+    return sentences
 
 
 @dataclass(frozen=True)
@@ -233,7 +249,7 @@ def _read_heads(file: _File, roles: Roles) -> dict[Head, Mechanism]:
                 f"{place.mechanism!r:.60}"
             )
         try:
-            parameters = {key: x for key, x in row.items() if key not in known}
+            parameters = {key: value for key, value in row.items() if key not in known}
             mechanisms[head] = kind.from_dict(parameters, roles)
         except InputError as error:
             raise InputError(f"circuit: {head}: {error}") from None
@@ -287,10 +303,10 @@ def circuit_diff(old: Circuit, new: Circuit) -> list[str]:
         before, after = old[head].text(names), new[head].text(names)
         if old[head] != new[head]:
             lines.append(f"{head}: {before} -> {'another ' * (before == after)}{after}")
-    for sign, one, other in (("-", old, new), ("+", new, old)):
-        paths = [path for path in one.enabling if path not in other.enabling]
+    for sign, having, lacking in (("-", old, new), ("+", new, old)):
+        paths = [path for path in having.enabling if path not in lacking.enabling]
         lines += [f"enabling: {sign} {path.text(names)}" for path in paths]
-        known = interchangeable(other.redundant, names)
-        said = [text for text in interchangeable(one.redundant, names) if text not in known]
-        lines += [f"redundant: {sign} {text}" for text in said]
+        known = interchangeable(lacking.redundant, names)
+        texts = [text for text in interchangeable(having.redundant, names) if text not in known]
+        lines += [f"redundant: {sign} {text}" for text in texts]
     return lines

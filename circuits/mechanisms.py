@@ -1,7 +1,8 @@
 """Mechanisms: what a head attends to, one class for each (paper, appendix E).
 
-The row of a position without a path is all zeros, as in the paper. A new mechanism is a new class
-here; text, files, costs and pictures find it by its `kind`.
+The row of a position without a path is all zeros, as in the paper. A new mechanism is a subclass;
+text and files find it by its `kind`. Searches and scans try what `RULES` lists; what a mechanism
+costs them is in `circuits.discovery.space.COSTS`.
 """
 
 import itertools
@@ -101,8 +102,6 @@ class Mechanism:
     replaces_output: ClassVar[bool] = False  # it says what the head writes (`output`)
     follows_paths: ClassVar[bool] = False  # it attends along its paths alone, in equal parts
     is_measured: ClassVar[bool] = False  # on a model, so that nobody writes it as text
-    costs: ClassVar[tuple[int, int]] = (0, 10)  # in itself, and for each role of the task
-    color: ClassVar[str] = "#9aa0a6"  # in scans
     writes: ClassVar[str] = "adds what stands at fixed places"  # where its pattern is fixed
     paths: tuple[RolePath, ...] = ()  # sorted
 
@@ -116,7 +115,7 @@ class Mechanism:
 
     @property
     def is_fixed(self) -> bool:
-        """Whether it has a pattern that follows no stated paths, such as uniform."""
+        """Whether its pattern neither is the head's own nor follows stated paths, as of uniform."""
         return not (self.keeps_own or self.follows_paths)
 
     def shares(self, dest: int) -> tuple[tuple[int, float], ...] | None:
@@ -141,10 +140,6 @@ class Mechanism:
         `own` is what it does in the run at hand, `other` on a counterfactual prompt.
         """
         raise InputError(f"{self.kind}: the head keeps what it writes")
-
-    def cost(self, n_roles: int) -> int:
-        """How far it is from simple, in a task with so many roles; see `discover`."""
-        return self.costs[0] + self.costs[1] * n_roles
 
     def text(self, names: Sequence[str] = ()) -> str:
         """The mechanism with a task's names for its roles."""
@@ -185,9 +180,8 @@ class Mechanism:
 
     @classmethod
     def _made(cls, paths: Sequence[RolePath], **values: Any) -> "Mechanism":
-        if issubclass(cls, WithPaths):
-            values["paths"] = tuple(paths)
-        elif paths:
+        """One with what a file or a line says."""
+        if paths:
             raise InputError(f"expected no paths for a {cls.kind} head, found {paths[0]}")
         return cls(**values)
 
@@ -205,8 +199,12 @@ class WithPaths(Mechanism):
             if first == second:
                 raise InputError(f"expected every path once, found {first} twice")
 
+    @classmethod
+    def _made(cls, paths: Sequence[RolePath], **values: Any) -> Mechanism:
+        return cls(tuple(paths), **values)
+
     def without(self, path: RolePath) -> Mechanism:
-        return replace(self, paths=tuple(other for other in self.paths if other != path))
+        return replace(self, paths=tuple(kept for kept in self.paths if kept != path))
 
     def shares(self, dest: int) -> tuple[tuple[int, float], ...] | None:
         sources = [path.src for path in self.paths if path.dest == dest]
@@ -234,7 +232,6 @@ class Uniform(Mechanism):
     """Equal weight on every position that the mask allows."""
 
     kind = "uniform"
-    costs = (0, 0)
     writes = "adds the mean of all values that each position may see"
 
     def pattern(self, where: Where) -> Pattern:
@@ -247,9 +244,7 @@ class Identity(Mechanism):
     """Every position attends to itself."""
 
     kind = "identity"
-    costs = (0, 0)
     writes = "passes each token through its own values"
-    color = "#72b7b2"
 
     def pattern(self, where: Where) -> Pattern:
         return torch.eye(where.n_positions, device=where.roles.device)[None]
@@ -266,7 +261,6 @@ class _ByRole(WithPaths):
     among its sources.
     """
 
-    color = "#b279a2"
     weights: tuple[float, ...] = ()
 
     def pattern(self, where: Where) -> Pattern:
@@ -300,11 +294,7 @@ class Shared(_ByRole):
         return along(dict.fromkeys((*self.paths, *paths)))
 
     def without(self, path: RolePath) -> Mechanism:
-        return along(other for other in self.paths if other != path)
-
-    def cost(self, n_roles: int) -> int:
-        """1 for a role's first source and 2 for each other; 1 for none, as no softmax does that."""
-        return max(1, 2 * len(self.paths) - len({path.dest for path in self.paths}))
+        return along(kept for kept in self.paths if kept != path)
 
 
 @dataclass(frozen=True)
@@ -330,7 +320,6 @@ class RoleMean(_ByRole):
     kind = "role-mean"
     parameters: ClassVar[Mapping[str, Any]] = {"weights": tuple[float, ...]}
     is_measured = True
-    costs = (0, 3)
     weights: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
@@ -354,13 +343,11 @@ class RoleMean(_ByRole):
         return f"role-mean of {len(self.paths)} paths"
 
 
-class _Rule(Mechanism):
-    """Attention by position or token: to targets that the mask allows, in equal parts.
+class Rule(Mechanism):
+    """Attention by position or token: to `targets`, in equal parts.
 
     A position without one, as where its token is new, attends to the first that the mask allows.
     """
-
-    costs = (1, 0)
 
     def pattern(self, where: Where) -> Pattern:
         real, tokens = where.real, where.tokens
@@ -373,47 +360,44 @@ class _Rule(Mechanism):
         return pattern * (real[:, :, None] & real[:, None, :])
 
     def _rows(self, where: Where) -> Pattern:
-        targets = self._targets(where) & where.allowed
+        targets = self.targets(where) & where.allowed
         first = where.allowed.int().argmax(-1, keepdim=True).expand(len(targets), -1, -1)
         targets = targets.scatter(-1, first, targets.gather(-1, first) | ~targets.any(-1, True))
         return targets / targets.sum(-1, keepdim=True)
 
-    def _targets(self, where: Where) -> Bool[Tensor, "#batch dest src"]:
+    def targets(self, where: Where) -> Bool[Tensor, "#batch dest src"]:
+        """The positions that each position attends to, among those that the mask allows."""
         raise NotImplementedError
 
 
 @dataclass(frozen=True)
-class First(_Rule):
+class First(Rule):
     """The first position that the mask allows, where heads of language models rest (a sink)."""
 
     kind = "first"
-    color = "#4c78a8"
 
-    def _targets(self, where: Where) -> Bool[Tensor, "#batch dest src"]:
+    def targets(self, where: Where) -> Bool[Tensor, "#batch dest src"]:
         return torch.zeros_like(where.allowed)
 
 
 @dataclass(frozen=True)
-class Previous(_Rule):
+class Previous(Rule):
     """The position before."""
 
     kind = "previous"
-    color = "#54a24b"
 
-    def _targets(self, where: Where) -> Bool[Tensor, "#batch dest src"]:
+    def targets(self, where: Where) -> Bool[Tensor, "#batch dest src"]:
         return torch.ones_like(where.allowed).tril(-1).triu(-1)
 
 
 @dataclass(frozen=True)
-class Same(_Rule):
+class Same(Rule):
     """The earlier positions with the same token, in equal parts."""
 
     kind = "same"
-    costs = (2, 0)
-    color = "#f58518"
     after: ClassVar[bool] = False
 
-    def _targets(self, where: Where) -> Bool[Tensor, "#batch dest src"]:
+    def targets(self, where: Where) -> Bool[Tensor, "#batch dest src"]:
         tokens = where.tokens
         if tokens is None:
             raise InputError(
@@ -431,12 +415,11 @@ class AfterSame(Same):
     """The positions after the earlier ones with the same token, in equal parts (induction)."""
 
     kind = "after-same"
-    color = "#e45756"
     after: ClassVar[bool] = True
 
 
 @dataclass(frozen=True)
-class Mean(_Rule):
+class Mean(Rule):
     """Mean attention by position, measured; what of a head's attention does not depend on content.
 
     Shorter sequences use its first rows. In longer ones, later positions use the mean by offset of
@@ -446,7 +429,6 @@ class Mean(_Rule):
     kind = "mean"
     parameters: ClassVar[Mapping[str, Any]] = {"mean": tuple[tuple[float, ...], ...]}
     is_measured = True
-    costs = (0, 5)
     weights: Float[Tensor, "dest src"] = field(compare=False)  # rounded as in files
     _compared: bytes = field(init=False, repr=False)
 
@@ -506,7 +488,8 @@ FIRST = First()
 PREVIOUS = Previous()
 SAME = Same()
 AFTER_SAME = AfterSame()
-RULES = (FIRST, PREVIOUS, SAME, AFTER_SAME)
+RULES: list[Mechanism] = [FIRST, PREVIOUS, SAME, AFTER_SAME]
+"""The rules that searches and scans try, the simplest first; append one of your own."""
 
 
 def along(paths: Iterable[RolePath]) -> Shared:

@@ -9,8 +9,8 @@ from typing import Any, Literal
 
 import torch
 
-from retrieval_interp.circuits.attribution import attribute
 from retrieval_interp.circuits.circuit import Circuit, Head
+from retrieval_interp.circuits.discovery.attribution import attribute
 from retrieval_interp.circuits.discovery.judge import Judge
 from retrieval_interp.circuits.discovery.space import propose
 from retrieval_interp.circuits.fits import check_model_fits, draw_batch

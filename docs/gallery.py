@@ -81,13 +81,13 @@ def figures(folder: Path) -> None:
     }
     for name in ("transformer-a", "transformer-b", "transformer-c"):
         trained = evidence.trained(name)
+        worth, task = trained.worth, trained.checkpoint.task
+        plateau, name_of_loss = task.plateau, task.loss_name
         drawn[f"figure-5-{name}"] = ri.draw_circuit(
             trained.circuit,
             trained.checkpoint.config.layers,
-            losses=trained.worth.ablated,
-            task=trained.checkpoint.task,
-            intact=trained.worth.combined_loss,
-            uninformed=trained.checkpoint.task.plateau,
+            task=task,
+            arrows=ri.worth_of_paths(worth.ablated, worth.combined_loss, plateau, name_of_loss),
         )
     series, _ = evidence.series("transformer-d")
     drawn["figure-6-transformer-d"] = ri.loss_figure(series)
@@ -134,16 +134,16 @@ def circuits(folder: Path) -> None:
 def draw(name: str, bench: Any, score: Any, circuit: Any = None) -> None:
     """A scored circuit, or a part of it with only the roles of its paths, as docs/NAME.svg."""
     roles = {role for row in score.paths for role in row.path.path}
+    losses = {row.path: row.ablated_loss for row in score.paths}
+    intact, uninformed = score.baseline_loss, score.uninformed_loss
     drawn = ri.draw_circuit(
         circuit or score.circuit,
         bench.model.cfg.n_layers,
         sorted(roles, reverse=True) if circuit else None,
-        {row.path: row.ablated_loss for row in score.paths},
-        bench.task,
-        score.enables,
-        bench.batch,
-        score.baseline_loss,
-        score.uninformed_loss,
+        task=bench.task,
+        batch=bench.batch,
+        enables=score.enables,
+        arrows=ri.worth_of_paths(losses, intact, uninformed, bench.task.loss_name),
     )
     picture = drawn.replace("</title>", f"</title>{GROUND}", 1)
     write_whole(DOCS / f"{name}.svg", picture + "\n")

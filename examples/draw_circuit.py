@@ -14,12 +14,10 @@ losses = {row.path: row.ablated_loss for row in score.paths}
 svg = ri.draw_circuit(
     score.circuit,
     checkpoint.config.layers,
-    losses=losses,
     task=task,
-    enables=score.enables,
     batch=batch,
-    intact=score.baseline_loss,
-    uninformed=score.uninformed_loss,
+    enables=score.enables,
+    arrows=ri.worth_of_paths(losses, score.baseline_loss, score.uninformed_loss, task.loss_name),
 )
 # A picture of its own needs its own background.
 style = "<style>svg { background: #ffffff; color: #1a1c1f }</style>"

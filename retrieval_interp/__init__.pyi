@@ -18,14 +18,16 @@ from retrieval_interp.circuits import parse_circuit as parse_circuit
 from retrieval_interp.circuits import parse_head_path as parse_head_path
 from retrieval_interp.circuits import score_circuit as score_circuit
 from retrieval_interp.circuits import why as why
-from retrieval_interp.circuits.attribution import attribute as attribute
 from retrieval_interp.circuits.circuit import circuit_diff as circuit_diff
 from retrieval_interp.circuits.counterfactual.explanation import Explanation as Explanation
 from retrieval_interp.circuits.counterfactual.mechanism import (
     with_counterfactual as with_counterfactual,
 )
 from retrieval_interp.circuits.discovery.alternatives import Alternatives as Alternatives
+from retrieval_interp.circuits.discovery.attribution import attribute as attribute
 from retrieval_interp.circuits.discovery.needed import needed_paths as needed_paths
+from retrieval_interp.circuits.draw.layout import Arrow as Arrow
+from retrieval_interp.circuits.draw.layout import worth_of_paths as worth_of_paths
 from retrieval_interp.circuits.draw.svg import draw_circuit as draw_circuit
 from retrieval_interp.circuits.flow import describe_flow as describe_flow
 from retrieval_interp.circuits.hook_check import check_hook as check_hook

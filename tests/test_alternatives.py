@@ -1,7 +1,7 @@
 """All circuits that do as well, against every exchange of one path for another, tried by hand."""
 
 import retrieval_interp as ri
-from retrieval_interp.circuits.discovery.search import _OTHER, Search, SearchOptions
+from retrieval_interp.circuits.discovery.search import _CONFIRMING, Search, SearchOptions
 from retrieval_interp.circuits.losses import Scorer, standard_error
 
 
@@ -11,7 +11,7 @@ def test_every_path_that_can_be_exchanged_for_another_is_found(small):
     lines += ["L2.H0 one-hot s0<-s2 s4<-s6", "L3.H0 uniform", "L4.H0 one-hot s0<-s4"]
     given = ri.parse_circuit(lines, task)
     several = ri.alternatives(model, task, given, examples=64)
-    batches = [task.sample(64, seed, split="discovery") for seed in (0, _OTHER)]
+    batches = [task.sample(64, seed, split="discovery") for seed in (0, _CONFIRMING)]
     scorers = [Scorer(model, task, batch) for batch in batches]
 
     def holds(circuit):

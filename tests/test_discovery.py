@@ -14,16 +14,20 @@ import torch
 
 import retrieval_interp as ri
 from retrieval_interp.circuits.circuit import Circuit, Head
-from retrieval_interp.circuits.discovery import nearby as nearby_module
 from retrieval_interp.circuits.discovery.judge import Judge
-from retrieval_interp.circuits.discovery.nearby import Nearby
-from retrieval_interp.circuits.discovery.search import Search, SearchOptions, discover
+from retrieval_interp.circuits.discovery.nearby import Effort, Nearby
+from retrieval_interp.circuits.discovery.search import (
+    Search,
+    SearchOptions,
+    discover,
+    lacking_a_part,
+    settled,
+)
 from retrieval_interp.circuits.discovery.space import propose
 from retrieval_interp.circuits.losses import Scorer, mean_loss, standard_error
 from retrieval_interp.circuits.mechanisms import IDENTITY, UNIFORM
 from retrieval_interp.circuits.scores.score import score_circuit
-from retrieval_interp.model import ModelConfig, build_model
-from retrieval_interp.tasks import InputError, RetrievalTask, Task
+from retrieval_interp.tasks import InputError, Task
 from tests.built_by_hand import Star, built, finds_the_star
 from tests.oracles import naive_mse
 
@@ -44,23 +48,15 @@ def test_proposals_follow_the_attention():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("shared", [True, False])
-def test_the_circuit_found_holds_on_other_examples(small, shared):
-    found = discover(small.model, small.task, examples=256, shared=shared)
-    other = discover(small.model, small.task, examples=256, shared=shared, seed=1)
-    assert len([*found.paths()]) == len([*other.paths()])  # the same cost; which paths may differ
-    batch = small.task.sample(256, seed=7, split="test")
-    score = score_circuit(small.model, small.task, found, batch, controls=10)
-    assert score.sufficient and score.minimal and len(found.mechanisms) == 5
-    mechanisms = found.mechanisms.values()
-    assert sum(bool(each.paths) for each in mechanisms) == 3  # useful heads: the least for D = 3
-    assert shared or {each.kind for each in mechanisms} <= {"one-hot", "uniform", "identity"}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("shared", [True, False])
-def test_no_two_changes_make_a_found_circuit_cheaper(small, shared):
-    """Tried one by one and two by two, apart from the search."""
+def test_a_found_circuit_holds_elsewhere_and_no_two_changes_make_it_cheaper(small, shared):
+    """Changes are tried one by one and two by two, apart from the search."""
     found = discover(small.model, small.task, examples=64, shared=shared)
+    batch = small.task.sample(256, seed=7, split="test")
+    score = score_circuit(small.model, small.task, found, batch, controls=0)
+    assert score.sufficient and len(found.mechanisms) == 5
+    mechanisms = found.mechanisms.values()
+    assert sum(bool(m.paths) for m in mechanisms) == 3  # useful heads: the least for D = 3
+    assert shared or {m.kind for m in mechanisms} <= {"one-hot", "uniform", "identity"}
     scorer = Scorer(small.model, small.task, small.task.sample(64, split="discovery"))
     circuit = Circuit(found.mechanisms, found.n_roles, found.task)
 
@@ -117,62 +113,67 @@ def test_what_is_worse_than_knowing_nothing_is_no_circuit(small):
     assert score.combined_loss > 0.75 and not score.sufficient and score.kept < 0
 
 
-def test_a_model_that_knows_nothing_has_no_circuit():
-    task = Silent(RetrievalTask(chains=3, steps=2, dim=4))
-    model = build_model(ModelConfig(layers=2, heads=1, d_model=16), task.task)
-    for parameter in model.parameters():
-        parameter.data.zero_()
-    with pytest.warns(ri.InputWarning, match="has not learned the task: its loss of"):
-        assert not discover(model, task, examples=16).mechanisms
-
-
-def test_predicted_losses_are_those_of_estimates_and_measurements(small, whole, monkeypatch):
-    monkeypatch.setattr(nearby_module, "_MEASURED_FAST", 0)
+def test_predicted_losses_are_those_of_estimates_and_measurements(whole):
     judge, space = whole[0].judge, whole[0].space
     circuit = space.circuit([whole[0].circuit[head] for head in space.heads])
     changes, loss = judge.changes(circuit), judge.loss(circuit)
-    nearby = Nearby(space, circuit, judge)
+    nearby = Nearby(space, circuit, judge, Effort(measured_fast=0))
     for near in nearby.around()[::50]:
         effect = changes.estimate(nearby.circuit_of(near)).effect
         assert near.loss == pytest.approx(loss + effect, abs=1e-5)
-    monkeypatch.setattr(nearby_module, "_MEASURED_FAST", 999)
-    measured = Nearby(space, circuit, judge)
+    measured = Nearby(space, circuit, judge, Effort(measured_fast=999))
     predicted = {measured.circuit_of(near): near.loss for near in measured.around()}
-    less = [each for each in map(circuit.without, circuit.paths()) if each in predicted]
-    rises = [judge.loss(c, 1) - judge.loss(circuit, 1) for c in less]  # on the first examples
-    assert less and [predicted[c] - loss for c in less] == pytest.approx(rises, abs=1e-5)
+    fewer = [trial for trial in map(circuit.without, circuit.paths()) if trial in predicted]
+    rises = [judge.loss(c, 1) - judge.loss(circuit, 1) for c in fewer]  # on the first examples
+    assert fewer and [predicted[c] - loss for c in fewer] == pytest.approx(rises, abs=1e-5)
 
 
 def test_a_stuck_search_goes_on_around_the_best_circuit_without_a_row(whole):
-    steps, best = whole[0].steps, whole[0].best
-    trying = steps._less(best)
-    with pytest.raises(StopIteration) as end:
-        while True:
-            next(trying)
-    less = end.value.value
-    losses = [steps.judge.loss(centre, 1) for centre in less]
-    assert less and losses == sorted(losses)
-    busy = {head for head in steps.space.heads if best[head] not in (IDENTITY, UNIFORM)}
-    assert busy == {head for c in less for head in busy if c[head] in (IDENTITY, UNIFORM)}
-    cost = steps.space.cost
-    assert all(len(ri.circuit_diff(best, c)) == 1 and cost(c) < cost(best) for c in less)
-    near = Nearby(steps.space, best, steps.judge)
+    judge, space, best = whole[0].judge, whole[0].space, whole[0].best
+    lacking, cost = list(lacking_a_part(best, judge, space)), space.cost
+    busy = {head for head in space.heads if best[head] not in (IDENTITY, UNIFORM)}
+    assert busy == {head for c in lacking for head in busy if c[head] in (IDENTITY, UNIFORM)}
+    assert all(len(ri.circuit_diff(best, c)) == 1 and cost(c) < cost(best) for c in lacking)
+    near = Nearby(space, best, judge)
     simpler = [c for c in map(near.circuit_of, near.around()) if cost(c) < cost(best)]
-    one_head = {c for c in simpler if sum(c[h] != best[h] for h in steps.space.heads) == 1}
-    assert len(one_head) > 9 and one_head <= steps.judge.known.keys()  # whatever is predicted
+    one_head = {c for c in simpler if sum(c[h] != best[h] for h in space.heads) == 1}
+    assert len(one_head) > 9 and one_head <= judge.known.keys()  # whatever is predicted
 
 
 def test_idle_heads_are_settled_until_no_other_choice_of_one_loses_less(small, whole):
-    steps, best = whole[0].steps, whole[0].best
-    scorer = Scorer(small.model, small.task, steps.judge.batch[:16])
+    judge, space, best = whole[0].judge, whole[0].space, whole[0].best
+    scorer = Scorer(small.model, small.task, judge.batch[:16])
     idle = [head for head in best.mechanisms if best[head] in (IDENTITY, UNIFORM)]
     for kinds in itertools.product((IDENTITY, UNIFORM), repeat=len(idle)):
         start = replace(best, mechanisms=best.mechanisms | dict(zip(idle, kinds)))
-        settled = steps._settle(start)
-        others = [settled.replace(h, m) for h in idle for m in (IDENTITY, UNIFORM)]
+        end = settled(start, judge, space)
+        others = [end.replace(h, m) for h in idle for m in (IDENTITY, UNIFORM)]
         least = min(map(scorer.loss, [start, *others]))
-        assert scorer.loss(settled) <= least + 1.01e-4  # it takes no gain of 1e-4
+        assert scorer.loss(end) <= least + 1.01e-4  # it takes no gain of 1e-4
     assert len(idle) > 1
+
+
+def test_a_strategy_of_ones_own_decides_what_is_tried(small):
+    """Paths are taken away from the best start, each in turn, while the circuit holds."""
+
+    def greedy(search):
+        circuit = min(search.starts, key=search.rank)
+        yield f"limit {search.limit:g}"
+        for path in circuit.paths():
+            yield f"without {path}"
+            fewer = circuit.without(path)
+            assert fewer[path.head] in search.options_of(circuit, path.head)
+            if search.loss(fewer, near=circuit) < search.limit and search.holds(fewer, circuit):
+                assert search.key(fewer) <= search.key(circuit)
+                circuit = fewer
+
+    search = Search(small.model, small.task, SearchOptions(examples=32), greedy)
+    doing = [state.doing for state in search]
+    assert doing[0] == "limit 0.05" and sum(text.startswith("without") for text in doing) > 9
+    scorer = Scorer(small.model, small.task, search.batch)
+    assert scorer.loss(search.best) < 0.05 and not search.circuit.unfinished
+    assert search.cost(search.best) < min(map(search.cost, search.starts))
+    assert search.circuit == discover(small.model, small.task, strategy=greedy, examples=32)
 
 
 def test_a_search_that_is_done_is_freed_at_once(small):
@@ -208,8 +209,6 @@ def test_a_search_tells_what_is_tried_and_the_best_circuit_so_far(small, whole):
     doing = {state.doing for state in states}
     told = {f"looking for fewer {what}" for what in ("paths", "heads")}
     assert told | {"starting", "ordering paths"} < doing
-    looks = [state for state in states if state.doing in told]
-    assert len(looks) == len(search.steps._looked)  # nothing is looked around twice
     costs = [state.cost for state in states if state.cost is not None]
     assert costs == sorted(costs, reverse=True) and states[0].cost is None
     # The last one told is that of the circuit found, measured by another search.
@@ -284,7 +283,6 @@ def measured(monkeypatch):
 def test_a_search_out_of_time_gives_its_best_so_far(small, measured):
     ranks, cut_short = [], []
     unlimited = Search(small.model, small.task, SearchOptions(examples=64))
-    rank = unlimited.steps.rank
     steps = [(state.doing, len(measured)) for state in unlimited]
     before_cuts = max(ticks for doing, ticks in steps if not doing.startswith(("ord", "cut")))
     for time in (4.0, before_cuts / 2, before_cuts * 0.75):
@@ -293,8 +291,8 @@ def test_a_search_out_of_time_gives_its_best_so_far(small, measured):
         assert len(measured) <= time + 1  # nothing is measured afterwards
         assert "a simpler circuit may exist" in found.unfinished
         cut_short.append("the intact model may need more" in found.unfinished)
-        ranks.append(rank(found))
-    assert ranks == sorted(ranks, reverse=True) and ranks[-1] >= rank(unlimited.circuit)
+        ranks.append(unlimited.rank(found))
+    assert ranks == sorted(ranks, reverse=True) and ranks[-1] >= unlimited.rank(unlimited.circuit)
     assert cut_short[0] and not cut_short[-1] and found.enabling and any(found.paths())
 
 
@@ -339,7 +337,7 @@ def test_a_search_may_be_confined_to_some_heads(small):
     assert list(found.mechanisms) == heads
     assert {path.head for path in found.every_path()} <= set(heads)
     for text in (["L3.H0", "L1.H0"], "L1.H0 L3.H0"):
-        assert Search(small.model, small.task, SearchOptions(heads=text)).space.heads == heads
+        assert Search(small.model, small.task, SearchOptions(heads=text)).heads == heads
     with pytest.raises(InputError, match="expected a head such as L1.H0, found '1'"):
         Search(small.model, small.task, SearchOptions(heads="1"))
 

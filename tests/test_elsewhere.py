@@ -9,7 +9,9 @@ import torch
 import torch.nn.functional as F
 
 import retrieval_interp as ri
+from retrieval_interp.circuits import mechanisms
 from retrieval_interp.circuits.circuit import Circuit, Head, HeadPath, RolePath
+from retrieval_interp.circuits.discovery import space
 from retrieval_interp.circuits.discovery.judge import Judge
 from retrieval_interp.circuits.discovery.needed import needed_paths
 from retrieval_interp.circuits.losses import Scorer
@@ -214,6 +216,30 @@ def test_a_head_that_works_in_one_row_gets_its_rule(rows):
         looks[4 + dest, 4 + max(dest - 1, 0) if dest in rows else 4 + dest] = 30.0
     model = built(5, [(looks, torch.eye(4) * 9)], d_vocab=4, attention_dir="bidirectional")
     assert ri.discover(model, Follows(), examples=64).mechanisms == {Head(0, 0): PREVIOUS}
+
+
+def test_a_rule_of_ones_own_is_tried(monkeypatch):
+    class TwoBack(mechanisms.Rule):
+        kind = "two-back"
+
+        def targets(self, where):
+            return torch.ones_like(where.allowed).tril(-2).triu(-2)
+
+    class FollowsTwoBack(Follows):
+        asked = (3,)
+
+        def draw(self, rng):
+            letters = [rng.randrange(4) for _ in range(5)]
+            return letters, [letters[1]], [[3]]
+
+    monkeypatch.setattr(space, "RULES", [*mechanisms.RULES, TwoBack()])
+    monkeypatch.setitem(space.COSTS, "two-back", (1, 0))
+    looks = torch.zeros(9, 9)
+    for dest in range(5):
+        looks[4 + dest, 4 + max(dest - 2, 0)] = 30.0
+    model = built(5, [(looks, torch.eye(4) * 9)], d_vocab=4, attention_dir="bidirectional")
+    (rule,) = ri.discover(model, FollowsTwoBack(), examples=64).mechanisms.values()
+    assert isinstance(rule, TwoBack)
 
 
 # Circuits that are told the answer

@@ -8,7 +8,7 @@ import pytest
 
 import retrieval_interp as ri
 from retrieval_interp.circuits.circuit import Circuit, Head, HeadPath, RolePath
-from retrieval_interp.circuits.draw.layout import head_kind, role_order
+from retrieval_interp.circuits.draw.layout import head_kind, role_order, worth_of_paths
 from retrieval_interp.circuits.draw.svg import draw_circuit
 from retrieval_interp.circuits.mechanisms import UNIFORM, OneHot, Shared
 from retrieval_interp.tasks import RetrievalTask
@@ -74,7 +74,7 @@ def test_an_arrow_ends_where_its_path_ends():
 def test_an_arrow_is_as_wide_as_its_path_is_worth_of_what_was_learned():
     """A cross entropy of 4.2 before anything is learned, not an MSE of 1."""
     losses = dict(zip(CIRCUIT.paths(), (0.2, 2.2, 9.0)))
-    svg = draw_circuit(CIRCUIT, losses=losses, intact=0.2, uninformed=4.2)
+    svg = draw_circuit(CIRCUIT, arrows=worth_of_paths(losses, 0.2, 4.2))
     widths = [float(line.get("stroke-width")) for line in arrows(svg).values()]
     assert widths == pytest.approx([1.5, 1.5, 3.75, 6.0], abs=0.06)
 
@@ -102,7 +102,7 @@ def test_no_two_texts_overlap_however_many_heads_share_a_path(beside):
         dict.fromkeys(heads, OneHot((RolePath(0, 2),))), 3, redundant=sets if beside > 1 else ()
     )
     losses = {path: 0.3 + 0.01 * number for number, path in enumerate(circuit.paths())}
-    svg = draw_circuit(circuit, 2, losses=losses, task=task)
+    svg = draw_circuit(circuit, 2, task=task, arrows=worth_of_paths(losses))
     found = texts_and_boxes(svg)
     assert {f"{loss:.2f}" for loss in losses.values()} <= {text for text, _ in found}
     for (one, a), (other, b) in itertools.combinations(found, 2):

@@ -5,6 +5,7 @@ import torch
 
 from retrieval_interp.circuits.attention import Mask
 from retrieval_interp.circuits.circuit import Circuit, RolePath, parse_circuit
+from retrieval_interp.circuits.discovery.space import cost_of
 from retrieval_interp.circuits.mechanisms import (
     AFTER_SAME,
     FIRST,
@@ -116,7 +117,7 @@ def test_rules_are_written_read_and_ordered_by_cost():
     circuit = circuit.replace((3, 0), mean)
     read = Circuit.from_json(circuit.to_json(), circuit.n_roles)
     assert read == circuit and hash(read) == hash(circuit) and read[3, 0] == mean
-    costs = [rule.cost(3) for rule in (UNIFORM, *RULES, mean, ORIGINAL)]
+    costs = [cost_of(rule, 3) for rule in (UNIFORM, *RULES, mean, ORIGINAL)]
     assert costs == sorted(costs) and costs[0] == 0 < costs[1]
     with pytest.raises(InputError, match="expected a path"):
         parse_circuit(["L0.H0 previous 2"], task)

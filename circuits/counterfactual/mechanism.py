@@ -40,7 +40,6 @@ class Counterfactual(WithPaths):
 
     kind = "counterfactual"
     parameters: ClassVar[Mapping[str, Any]] = {"rows": tuple[str, ...], "patch": Patch}
-    color = "#eeca3b"
     keeps_own = True
     replaces_output = True
     rows: tuple[int, ...] = ()
@@ -88,10 +87,6 @@ class Counterfactual(WithPaths):
         return {**data, "rows": rows, "patch": self.patch}
 
     @classmethod
-    def _made(cls, paths: Sequence[RolePath], **values: Any) -> Mechanism:
-        return cls(tuple(paths), **values)
-
-    @classmethod
     def from_dict(cls, data: Mapping[str, Any], roles: Roles) -> Mechanism:
         rows = from_data(tuple[str, ...], data.get("rows", []), "rows")
         made: Any = super().from_dict({"patch": "z", **data, "rows": []}, roles)
@@ -113,7 +108,6 @@ class Patched(Counterfactual):
     """The reverse: what the head writes, but for the counterfactual's in some rows and paths."""
 
     kind = "patched"
-    color = "#ff9da6"
 
     def output(self, here: Attended, there: Attended | None, roles: Places) -> Output:
         there = self.checked(there)

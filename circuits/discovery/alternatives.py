@@ -1,12 +1,12 @@
 """All circuits that do as well as one: as simple, and holding too."""
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from time import monotonic
 from typing import Any
 
 from retrieval_interp.circuits.circuit import Circuit
-from retrieval_interp.circuits.discovery.judge import OutOfTime
 from retrieval_interp.circuits.discovery.nearby import Nearby
 from retrieval_interp.circuits.discovery.search import Search, SearchOptions
 from retrieval_interp.circuits.losses import Progress, no_progress
@@ -35,9 +35,9 @@ class Alternatives:
     @property
     def exchanges(self) -> list[tuple[HeadPath, HeadPath]]:
         """Pairs of paths that stand in for each other: two circuits differ by them alone."""
-        each = list(map(_paths, self.circuits))
-        differ = [a ^ b for a in each for b in each if len(a - b) == len(b - a) == 1]
-        return sorted({(min(two), max(two)) for two in differ})
+        paths = list(map(_paths, self.circuits))
+        differ = [a ^ b for a in paths for b in paths if len(a - b) == len(b - a) == 1]
+        return sorted({(min(pair), max(pair)) for pair in differ})
 
     def text(self, task: Task) -> str:
         """What they share and where they differ, in a few lines."""
@@ -79,34 +79,34 @@ def alternatives(
         time: seconds.
     """
     one_hot = all(isinstance(m, OneHot) or not m.paths for m in circuit.mechanisms.values())
-    search = Search(model, task, SearchOptions(tolerance, examples, seed, shared=not one_hot))
-    search.deadline.at = monotonic() + time
-    found, known, complete = {circuit: math.nan}, {_paths(circuit)}, True
-
-    def looking() -> Any:
-        yield "measuring the intact model"
-        judge, space = search.judge, search.space
-        given = space.circuit([circuit[head] for head in space.heads])
-        found.clear()
-        found[given] = float(judge.losses(given).mean())
-        key, waiting = space.key(given), [given]
-        while waiting:
-            at = waiting.pop(0)
-            yield f"{len(found)} circuits"
-            nearby = Nearby(space, at, judge)
-            alike = [near for near in nearby.around() if near.key == key]
-            for trial in map(nearby.circuit_of, alike):
-                yield f"{len(found)} circuits"
-                if _paths(trial) in known or not judge.around(at).holds(trial):
-                    continue
-                known.add(_paths(trial))
-                found[trial] = float(judge.losses(trial).mean())
-                waiting.append(trial)
-
+    options = SearchOptions(tolerance, examples, seed, shared=not one_hot)
+    end, losses, complete = monotonic() + time, {circuit: math.nan}, True
+    search = Search(model, task, options)
+    steps = search.deadline.steps_until(end, _alike(search, circuit, losses), model)
     try:
-        with search.deadline.of_passes(model):
-            for _ in progress(looking(), "looking for others that do as well"):
-                pass
-    except (OutOfTime, KeyboardInterrupt):
+        for _ in progress(steps, "looking for others that do as well"):
+            pass
+    except KeyboardInterrupt:
         complete = False
-    return Alternatives(found, complete)
+    return Alternatives(losses, complete and not search.deadline.passed)
+
+
+def _alike(search: Search, circuit: Circuit, losses: dict[Circuit, float]) -> Iterator[str]:
+    """Look around one circuit, then around each that is found; add all to `losses`."""
+    yield "measuring the intact model"
+    judge, space = search.judge, search.space
+    given = space.circuit([circuit[head] for head in space.heads])
+    losses.clear()
+    losses[given] = float(judge.losses(given).mean())
+    key, waiting, known = space.key(given), [given], {_paths(given)}
+    while waiting:
+        centre = waiting.pop(0)
+        yield f"{len(losses)} circuits"
+        nearby = Nearby(space, centre, judge)
+        alike = [near for near in nearby.around() if near.key == key]
+        for trial in map(nearby.circuit_of, alike):
+            yield f"{len(losses)} circuits"
+            if _paths(trial) not in known and judge.holds(trial, centre):
+                known.add(_paths(trial))
+                losses[trial] = float(judge.losses(trial).mean())
+                waiting.append(trial)

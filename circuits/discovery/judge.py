@@ -1,11 +1,12 @@
-"""Whether circuits hold the loss, decided by exact losses; and what to try first, estimated.
+"""Which circuits hold: whether a model with a circuit in place stays below the tolerance.
 
-A circuit that is far off after some examples is not run on the rest.
+A circuit *holds* if its loss is two standard errors below the tolerance, on the examples that
+decide and on as many others. The best of many may hold on the first set by chance, but hardly on
+both. A circuit that is far off after some examples is not run on the rest.
 """
 
 import math
 from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import cached_property
 from time import monotonic
 from typing import Any
@@ -14,8 +15,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from retrieval_interp.circuits.attribution import Attribution, Changed, attribute
 from retrieval_interp.circuits.circuit import Circuit
+from retrieval_interp.circuits.discovery.attribution import Attribution, Changed, attribute
 from retrieval_interp.circuits.losses import Scorer
 from retrieval_interp.circuits.means import allowed_attention, mean_attention
 from retrieval_interp.circuits.mechanisms import Mechanism
@@ -23,7 +24,7 @@ from retrieval_interp.circuits.paths import Head
 from retrieval_interp.circuits.tolerance import Bar, has_learned, uninformed_loss, unlearned_text
 from retrieval_interp.tasks import Batch, InputError, Task
 
-_LOOKS = (16, 64, 192)  # examples after which a circuit may be given up
+_PARTS = (16, 64, 192)  # examples after which a circuit may be given up
 _ESTIMATED = 64  # examples of estimates
 
 
@@ -35,28 +36,42 @@ class Deadline:
     """When the time of a search is over, in seconds of `time.monotonic`."""
 
     at = math.inf
+    passed = False
 
     def check(self, *_: Any) -> None:
         """Raise OutOfTime if it is over."""
         if monotonic() > self.at:
             raise OutOfTime
 
-    @contextmanager
-    def of_passes(self, model: Any) -> Iterator[None]:
-        """Check it before every block of a model, as a single pass may take long."""
-        handles = [block.register_forward_pre_hook(self.check) for block in model.blocks]
-        try:
-            yield
-        finally:
-            for handle in handles:
-                handle.remove()
+    def steps_until(self, end: float, steps: Iterator[str], model: Any) -> Iterator[str]:
+        """Take steps until they are done or the time is over; `passed` says that it is.
+
+        It is checked before every block of the model too, as a single run may take long.
+        """
+        self.passed = False
+        while not self.passed:
+            self.at = end
+            checks = [block.register_forward_pre_hook(self.check) for block in model.blocks]
+            try:
+                self.check()
+                step = next(steps, None)
+            except OutOfTime:
+                step, self.passed = None, True
+            finally:
+                self.at = math.inf
+                for check in checks:
+                    check.remove()
+            if step is None:
+                return
+            yield step
 
 
 class Judge:
-    """Decides which circuits hold on one set of examples, and remembers.
+    """Measures losses on one set of examples, decides which circuits hold, and remembers.
 
-    The best of many that hold may hold by chance, so `other` judges on other examples what does.
-    After the deadline it measures nothing and raises OutOfTime.
+    What holds has to hold for the `other` judge, too. Where a circuit is measured `near` another
+    one, of which it differs in few heads, only what differs is run, if the model allows it. After
+    the deadline nothing is measured, but OutOfTime is raised.
     """
 
     def __init__(
@@ -72,18 +87,18 @@ class Judge:
         if tolerance is None and task.tolerance is None:  # few examples may make most of the loss
             batch = batch[_spread(Scorer(model, task, batch).each(Circuit.empty(task)))]
         self.model, self.task, self.batch, self.other = model, task, batch, other
-        ends = [*(count for count in _LOOKS if count < len(batch)), len(batch)]
+        ends = [*(count for count in _PARTS if count < len(batch)), len(batch)]
         self.parts = [Scorer(model, task, batch[start:end]) for start, end in zip([0, *ends], ends)]
-        self.known: dict[Circuit, bool] = {}
-        self.holding: list[Circuit] = []  # those that are known to hold, as they were found
+        self.known: dict[Circuit, bool] = {}  # whether a circuit holds
+        self.holding: list[Circuit] = []  # those that do, in the order in which they were tried
         self.scored: dict[Circuit, list[Float[Tensor, " part"]]] = {}  # losses, part by part
-        self._near = self.empty = self.parts[0].empty_circuit
-        intact = self._losses_of(self.empty, len(self.parts))
+        self.empty = self.parts[0].empty_circuit
+        intact = self._first_losses(self.empty, len(self.parts))
         self.uninformed = uninformed_loss(model, task, batch, self.losses)
         self.bar = Bar(task, intact, self.uninformed.loss, tolerance)
         for part in self.parts if self.fast else []:
             part.kept = part.runs.base(self.empty)  # frees what the intact run has left
-        self._kept: tuple[Circuit, Attribution] | None = None
+        self._estimates: tuple[Circuit, Attribution] | None = None  # around the last circuit
 
     @cached_property
     def attention(self) -> Float[Tensor, "layer head dest src"]:
@@ -103,92 +118,81 @@ class Judge:
         return unlearned_text(intact, *self.uninformed[:2], self.task.loss_name)
 
     @property
-    def most(self) -> float:
-        """Halfway from the tolerance to knowing nothing; it does not matter who loses more."""
-        return (self.bar.loss + self.uninformed.loss) / 2
-
-    @property
     def fast(self) -> bool:
         """Whether a run computes only what differs, so that many cost little."""
         return self.parts[0].runs.compute_changes_only
 
-    def around(self, circuit: Circuit) -> "Judge":
-        """This judge for the neighbours of a circuit, of which only what differs from it is run."""
-        self._near = circuit
-        return self
-
-    def holds(self, circuit: Circuit) -> bool:
-        """Whether the loss stays two standard errors below the tolerance (`Bar`), twice."""
+    def holds(self, circuit: Circuit, near: Circuit | None = None) -> bool:
+        """Whether the loss is two standard errors below the tolerance, on both sets of examples."""
         if circuit not in self.known:
-            holds = self.keeps(circuit)
-            if holds and self.other is not None:
-                holds = self.other.keeps(circuit)
+            holds = self.keeps(circuit, near) and (self.other is None or self.other.keeps(circuit))
             self.known[circuit] = holds
             if holds:
                 self.holding.append(circuit)
         return self.known[circuit]
 
-    def keeps(self, circuit: Circuit) -> bool:
-        """As `holds`, on these examples alone, of any circuit."""
-        return self._is_below(circuit, 2.0)
+    def keeps(self, circuit: Circuit, near: Circuit | None = None) -> bool:
+        """As `holds`, on these examples alone."""
+        return self._is_below(circuit, 2.0, near)
 
-    def exceeds(self, circuit: Circuit) -> bool:
+    def exceeds(self, circuit: Circuit, near: Circuit | None = None) -> bool:
         """Whether the loss exceeds the tolerance by two standard errors."""
-        return not self._is_below(circuit, -2.0)
+        return not self._is_below(circuit, -2.0, near)
 
-    def loss(self, circuit: Circuit, parts: int = 2) -> float:
-        """The loss on the first parts of the examples, 64 by default."""
-        return float(self._losses_of(circuit, parts).mean())
-
-    def changes(self, circuit: Circuit) -> "Attribution | MeasuredChanges":
-        """What other mechanisms do to a circuit's loss: estimated, or measured on few examples."""
-        if self._kept is None or self._kept[0] != circuit:
-            try:
-                few = self.batch[:_ESTIMATED]
-                self._kept = circuit, attribute(self.model, self.task, few, circuit)
-            except InputError:  # the loss has no gradient, or none that is finite
-                return MeasuredChanges(self, circuit)
-        return self._kept[1]
-
-    def _losses_of(self, circuit: Circuit, parts: int) -> Float[Tensor, " few"]:
-        """Each example's loss, on the first parts of the examples."""
-        seen = self.scored.setdefault(circuit, [])
-        near = len(self.scored.get(self._near, []))  # parts on which the one near it was run
-        for number, part in enumerate(self.parts[len(seen) : parts], len(seen)):
-            self.check_time()
-            if number < near:
-                part.rebase(self._near)
-            seen.append(part.each(circuit))
-        return torch.cat(seen[:parts])
-
-    def check_time(self) -> None:
-        """Raise OutOfTime after the deadline."""
-        self.deadline.check()
+    def loss(self, circuit: Circuit, parts: int = 2, near: Circuit | None = None) -> float:
+        """The mean loss on the first parts of the examples: 16, 64, 192 or all."""
+        return float(self._first_losses(circuit, parts, near).mean())
 
     def losses(self, circuit: Circuit) -> Float[Tensor, " batch"]:
         """The loss of every example."""
-        return self._losses_of(circuit, len(self.parts))
+        return self._first_losses(circuit, len(self.parts))
 
-    def _is_below(self, circuit: Circuit, errors: float) -> bool:
+    def changes(self, circuit: Circuit) -> "Attribution | MeasuredChanges":
+        """What other mechanisms do to a circuit's loss: estimated, or measured on few examples."""
+        if self._estimates is None or self._estimates[0] != circuit:
+            try:
+                estimates = attribute(self.model, self.task, self.batch[:_ESTIMATED], circuit)
+            except InputError:  # the loss has no gradient, or none that is finite
+                return MeasuredChanges(self, circuit)
+            self._estimates = circuit, estimates
+        return self._estimates[1]
+
+    def _first_losses(
+        self, circuit: Circuit, parts: int, near: Circuit | None = None
+    ) -> Float[Tensor, " few"]:
+        """Each example's loss, on the first parts of the examples."""
+        known = self.scored.setdefault(circuit, [])
+        for number, part in enumerate(self.parts[len(known) : parts], len(known)):
+            self.deadline.check()
+            if near is not None and number < len(self.scored.get(near, [])):
+                part.rebase(near)
+            known.append(part.each(circuit))
+        return torch.cat(known[:parts])
+
+    def _is_below(self, circuit: Circuit, errors: float, near: Circuit | None) -> bool:
         """Whether the loss, with so many standard errors added, is below the tolerance.
 
         The first examples decide if all of them would do otherwise only by a chance of two
-        standard errors. With errors taken away, where "above" is a claim, it is three, and all but
-        the first look decide that it is below.
+        standard errors. Where errors are taken away, that a loss is above the tolerance is a claim:
+        then it is three, and from 64 examples on they decide that it is below, too.
         """
         for parts in range(1, len(self.parts)):
-            losses = self._losses_of(circuit, parts)
+            losses = self._first_losses(circuit, parts, near)
             seen = len(losses) / len(self.batch)
             doubt, expected = (3 if errors < 0 else 2) * (1 - seen) ** 0.5, errors * seen**0.5
             if self.bar.above(losses, expected - doubt) > 0:
                 return False
             if errors < 0 and parts > 1 and self.bar.above(losses, expected + doubt) < 0:
                 return True
-        return self.bar.above(self.losses(circuit), errors) < 0
+        return self.bar.above(self._first_losses(circuit, len(self.parts), near), errors) < 0
 
 
 def _spread(losses: Float[Tensor, " batch"]) -> list[int]:
-    """An order in which the first examples have losses like those of all."""
+    """An order in which the first examples have losses like those of all.
+
+    Examples in the order of their losses are taken as counted with reversed binary digits: the
+    first, the middle one, those at a quarter and three quarters, and so on.
+    """
     ranked, digits = losses.argsort().tolist(), len(losses).bit_length()
     return [ranked[n] for n in sorted(range(len(ranked)), key=lambda n: f"{n:0{digits}b}"[::-1])]
 
@@ -201,5 +205,5 @@ class MeasuredChanges:
 
     def change(self, head: Head, mechanism: Mechanism) -> Changed:
         """As of `Attribution`, without a second part."""
-        near, trial = self.judge.around(self.circuit), self.circuit.replace(head, mechanism)
-        return Changed(near.loss(trial, 1) - near.loss(self.circuit, 1), torch.zeros(0))
+        changed = self.judge.loss(self.circuit.replace(head, mechanism), 1, self.circuit)
+        return Changed(changed - self.judge.loss(self.circuit, 1), torch.zeros(0))

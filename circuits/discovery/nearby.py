@@ -13,6 +13,7 @@
 All tables are on the CPU, whatever the device of the model.
 """
 
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -20,18 +21,32 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from retrieval_interp.circuits.attribution import Changed
 from retrieval_interp.circuits.circuit import Circuit
+from retrieval_interp.circuits.discovery.attribution import Changed
 from retrieval_interp.circuits.discovery.judge import Judge
 from retrieval_interp.circuits.discovery.space import Part, Space
 from retrieval_interp.circuits.mechanisms import along
 
-_MEASURED = 48  # simpler heads that are measured ...
-_MEASURED_FAST = 256  # ... where only what changes is run
-_DEPTH = 8  # changes of a beam search, one after the other
-_STATES = 600  # circuits that it keeps after each of them, at most ...
-_CHANGES = 400_000  # ... and about as many as have so many changes
 _SAME_LOSS = 1e-6  # difference of predicted losses that is none
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How much a search predicts, measures and tries; chosen on the shipped models."""
+
+    measured: int = 48  # simpler heads that are measured: large changes are predicted badly
+    measured_fast: int = 256  # the same where a run computes only what differs, so many cost little
+    depth: int = 8  # changes one after the other: the errors of predictions add up
+    states: int = 600  # circuits that are kept after each change, at most ...
+    changes: int = 400_000  # ... and as have so many changes, as heads of a large model have many
+    hold: int = 8  # circuits that are tried of those predicted to hold, the simplest first
+    others: int = 32  # of those that should lose least, and that differ least: the 61st held once
+    others_far: int = 4  # the same around a circuit that does not hold: they only lead closer
+    looks: int = 8  # at ever lower losses, until a first circuit holds; then 2
+    lacking: int = 8  # circuits without a part of the best; those that lose more lead nowhere
+
+
+EFFORT = Effort()
 
 
 class Near(NamedTuple):
@@ -61,16 +76,12 @@ class Front(NamedTuple):
 
 
 class Nearby:
-    """The circuits near one.
+    """The circuits near one, in a space of circuits, with losses that a judge measures."""
 
-    Args:
-        space: the heads, what may be made of them, and what is simple.
-        circuit: the circuit to start from.
-        judge: measures losses.
-    """
-
-    def __init__(self, space: Space, circuit: Circuit, judge: Judge):
-        self.space, self.circuit, self.judge = space, circuit, judge.around(circuit)
+    def __init__(self, space: Space, circuit: Circuit, judge: Judge, effort: Effort = EFFORT):
+        self.space, self.circuit, self.judge, self.effort = space, circuit, judge, effort
+        # It does not matter who loses more than halfway from the tolerance to knowing nothing.
+        self._most = (judge.bar.loss + judge.uninformed.loss) / 2
         self.parts: list[Part] = []
         self._numbers: dict[Part, int] = {}
         self._keys: list[int] = []
@@ -98,10 +109,10 @@ class Nearby:
             for option in self.space.options(part)
             if key_of(option.mechanism) <= key_of(part.mechanism)
         }
-        few = _MEASURED_FAST if judge.fast else _MEASURED
+        few = self.effort.measured_fast if judge.fast else self.effort.measured
         for part in sorted(simpler, key=lambda part: simpler[part].effect)[:few]:
             trial = self.circuit.replace(part.head, part.mechanism)
-            risen = judge.loss(trial, 1) - judge.loss(self.circuit, 1)
+            risen = judge.loss(trial, 1, self.circuit) - judge.loss(self.circuit, 1)
             simpler[part] = _scaled(simpler[part], risen)
         return simpler
 
@@ -118,8 +129,8 @@ class Nearby:
         highest = max(int(self.start.keys), limit - 1)
         front, fronts = self.start, [self.start]
         seen = {near.parts for near in front.listed()}
-        for _ in range(_DEPTH):
-            self.judge.check_time()
+        for _ in range(self.effort.depth):
+            self.judge.deadline.check()
             front = self._best_changes(front, highest)
             new = [at for at, near in enumerate(front.listed()) if near.parts not in seen]
             if not new:
@@ -152,11 +163,12 @@ class Nearby:
         """The best that come of one change of some circuits, of each key up to the highest."""
         changes = _Changes(self, front)
         losses, keys = changes.losses, changes.keys
-        order = ((keys <= highest) & (losses <= self.judge.most)).nonzero()[:, 0]
+        order = ((keys <= highest) & (losses <= self._most)).nonzero()[:, 0]
         order = order[_simplest(losses[order], keys[order])]
         order = order[keys[order].argsort(stable=True)]
         counts = keys[order].unique_consecutive(return_counts=True)[1]
-        states = min(_STATES, max(1, _CHANGES * len(front.parts) // max(1, len(losses))))
+        for_changes = self.effort.changes * len(front.parts) // max(1, len(losses))
+        states = min(self.effort.states, max(1, for_changes))
         width = max(2, states // max(1, len(counts)))
         by_key = order.split(counts.tolist())
         chosen = torch.cat([order[:0], *(of_key[:width] for of_key in by_key)])

@@ -2,11 +2,10 @@
 
 import warnings
 from bisect import bisect_left
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Any, TypeVar
 
 from retrieval_interp.circuits.discovery.judge import Judge
-from retrieval_interp.circuits.discovery.steps import Doing
 from retrieval_interp.circuits.fits import draw_batch
 from retrieval_interp.circuits.hooks import heads_of
 from retrieval_interp.circuits.losses import Progress, all_but_one, no_progress
@@ -60,72 +59,79 @@ def needed_paths(
     check_sampling(examples, seed, tolerance)
     device = next(model.parameters()).device
     judge = Judge(model, task, draw_batch(task, examples, seed, device, "discovery"), tolerance)
-    found: list[Paths] = []
     if not judge.learned:
         warnings.warn(judge.unlearned_text, InputWarning, stacklevel=2)
         return []
-    for _ in progress(cut_paths(judge, heads_of(model), found), "cutting paths"):
+    sets: list[Paths] = []
+    for _ in progress(cut_paths(judge, heads_of(model), sets), "cutting paths"):
         pass
-    return [NamedPaths(paths, task.role_names) for paths in found]
+    return [NamedPaths(paths, task.role_names) for paths in sets]
 
 
-def cut_paths(judge: Judge, heads: Sequence[Head], found: list[Paths]) -> Doing[bool]:
-    """Add what the intact model needs (`needed_paths`) to `found`; return that it is done.
+def cut_paths(judge: Judge, heads: Sequence[Head], sets: list[Paths]) -> Iterator[str]:
+    """Add what the intact model needs (`needed_paths`) to `sets`, and yield what is done.
 
     Where two heads do the same, cutting either one changes nothing. So a role path is cut in all
     heads at once, and where the model minds, all smallest sets of heads are looked for.
     """
     empty = judge.empty
     if not judge.keeps(empty):
-        return True  # no cut can be blamed
-    near = judge.around(empty)
+        return  # no cut can be blamed
     strong = {head: (judge.attention[head] >= _WEAKEST).nonzero().tolist() for head in heads}
     present = [HeadPath(head, RolePath(*path)) for head in heads for path in strong[head]]
     yield "ordering paths"
     changes = judge.changes(empty)
     effects = [changes.change(head, Cut((path,))).effect for head, path in present]
     by_effect = [path for _, path in sorted(zip(effects, present), reverse=True)]
-    each = list(dict.fromkeys(path.path for path in by_effect))
-    for number, same in enumerate(each, 1):
-        yield f"cutting paths, {number} of {len(each)}"
-        heads_of_it = [path for path in by_effect if path.path == same]
-        for needed in minimal_sets(heads_of_it, lambda lost: near.exceeds(empty.cut(*lost))):
-            others = all_but_one(needed) if len(needed) > 1 else []
-            if all(near.keeps(empty.cut(*left)) for left in others):
-                found.append(tuple(sorted(needed)))
-    return True
+    role_paths = list(dict.fromkeys(path.path for path in by_effect))
+    for number, role_path in enumerate(role_paths, 1):
+        yield f"cutting paths, {number} of {len(role_paths)}"
+        alike = [path for path in by_effect if path.path == role_path]
+        for needed in minimal_sets(alike, lambda cut: judge.exceeds(empty.cut(*cut), empty)):
+            fewer = all_but_one(needed) if len(needed) > 1 else []
+            if all(judge.keeps(empty.cut(*cut), empty) for cut in fewer):
+                sets.append(tuple(sorted(needed)))
 
 
 def minimal_sets(
     items: Sequence[Item], breaks: Callable[[Sequence[Item]], bool], most: int = 64
 ) -> list[tuple[Item, ...]]:
-    """All sets that break something, but no longer if any one item is left out.
+    """All sets of items that break something together, but no longer without any one of them.
 
-    One is found, then others without each of its items, and so on (Reiter's hitting-set tree), in
-    at most so many steps: of very many sets some are left out.
+    A first set is looked for among all items, then others among those that are left when one of its
+    items is kept, and so on (Reiter's hitting-set tree), in at most so many steps: of very many
+    sets some are not found.
+
+    Args:
+        items: those that should break most come first.
+        breaks: whether some items break something together; more items never mend it.
+        most: steps.
 
     >>> minimal_sets("abcde", lambda lost: "b" in lost or len({"a", "d", "e"} & set(lost)) > 1)
     [('b',), ('a', 'd'), ('a', 'e'), ('d', 'e')]
     """
-    found: list[tuple[Item, ...]] = []
-    waiting, seen = [frozenset[Item]()], set[frozenset[Item]]()  # items that are left alone
+    sets: list[tuple[Item, ...]] = []
+    waiting, seen = [frozenset[Item]()], set[frozenset[Item]]()  # items that are kept
     while waiting and len(seen) < most:
-        left = waiting.pop(0)
-        if left in seen:
+        kept = waiting.pop(0)
+        if kept in seen:
             continue
-        seen.add(left)
-        smallest = next((known for known in found if left.isdisjoint(known)), ())
+        seen.add(kept)
+        smallest = next((known for known in sets if kept.isdisjoint(known)), ())
         if not smallest:
-            smallest = _minimal_set([item for item in items if item not in left], breaks)
-            found += [smallest] if smallest else []
-        waiting += [left | {item} for item in smallest]
-    return found
+            smallest = _minimal_set([item for item in items if item not in kept], breaks)
+            sets += [smallest] if smallest else []
+        waiting += [kept | {item} for item in smallest]
+    return sets
 
 
 def _minimal_set(
     items: Sequence[Item], breaks: Callable[[Sequence[Item]], bool]
 ) -> tuple[Item, ...]:
-    """A smallest set that breaks something, or no item; those that come first are tried first."""
+    """A set of items that break something together, none of which can be left out; or nothing.
+
+    The shortest beginning that does, by bisection, then without what it does not need.
+    """
     if not items or not (breaks(items) or breaks(items[:1])):
         return ()
     size = 1
@@ -138,6 +144,6 @@ def _minimal_set(
     while before != chosen:
         before = chosen
         for item in reversed(before):
-            fewer = [other for other in chosen if other != item]
+            fewer = [kept for kept in chosen if kept != item]
             chosen = fewer if fewer and breaks(fewer) else chosen
     return tuple(chosen)

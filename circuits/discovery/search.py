@@ -1,33 +1,43 @@
-"""Searching for a circuit (paper, appendix E, automated).
+"""Searching for a circuit (paper, appendix E, automated), as docs/guide/discovery.md tells it.
 
-Its steps are in docs/guide/discovery.md: 1. list candidates (`space`); 2. to 4. look around
-ever simpler circuits (`steps`), trying what is predicted to do (`nearby`) by exact losses on
-two sets of examples (`judge`); 5. list what the intact model needs (`needed`). Unlike the paper, a
-head is judged with all other replacements in place.
+1. List what each head may become (`space`).
+2. A strategy tries circuits, by exact losses on two sets of examples (`judge`). The default one,
+   `simplify`, looks around ever simpler circuits, at what is predicted to hold (`nearby`).
+3. List what the intact model needs (`needed`).
+
+Unlike the paper, a head is judged with all other replacements in place.
 """
 
 import math
+import sys
 import warnings
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
+from operator import ne
 from time import monotonic
-from typing import Any
+from typing import Any, NamedTuple
 
 from retrieval_interp.circuits.circuit import Circuit
-from retrieval_interp.circuits.discovery.judge import Deadline, Judge, OutOfTime
+from retrieval_interp.circuits.discovery.judge import Deadline, Judge
+from retrieval_interp.circuits.discovery.nearby import EFFORT, Effort, Near, Nearby
 from retrieval_interp.circuits.discovery.needed import cut_paths
 from retrieval_interp.circuits.discovery.space import Space, rule_candidates
-from retrieval_interp.circuits.discovery.steps import Doing, Result, Steps
 from retrieval_interp.circuits.fits import draw_batch
 from retrieval_interp.circuits.hooks import heads_of
 from retrieval_interp.circuits.losses import Progress, no_progress
+from retrieval_interp.circuits.mechanisms import IDENTITY, UNIFORM, Mechanism
 from retrieval_interp.circuits.paths import Head, HeadPath
 from retrieval_interp.tasks import Batch, InputError, InputWarning, Task
 from retrieval_interp.tasks.structured import check_sampling
 
-_OTHER = 1_000_003  # added to the seed of the examples that confirm
+_CONFIRMING = 1_000_003  # added to the seed of the examples that confirm
+_LATE = "stopped by its time limit"
+_IDLE = IDENTITY, UNIFORM
+_SAME_LOSS = 1e-4  # difference of measured losses that is none
+Strategy = Callable[["Search"], Iterator[str]]
+"""Tries circuits with `Search.holds`; between them it yields what it does, in words."""
 
 
 @dataclass(frozen=True)
@@ -65,9 +75,6 @@ class SearchOptions:
             raise InputError(f"fewest: expected paths or heads, found {self.fewest!r:.40}")
 
 
-DEFAULTS = SearchOptions()
-
-
 @dataclass(frozen=True)
 class SearchState:
     """Where a search is."""
@@ -79,25 +86,23 @@ class SearchState:
     loss: float | None = None  # of the best circuit, on the examples that decide
 
     def __str__(self) -> str:
-        found = self.loss is not None
-        best = f"best cost {self.cost}, loss {self.loss:.4f}" if found else "none holds yet"
+        held = self.loss is not None
+        best = f"best cost {self.cost}, loss {self.loss:.4f}" if held else "none holds yet"
         return f"{self.doing}; {self.scored} scored; {best}"
 
 
 def discover(
     model: Any,
     task: Task,
-    tolerance: float | None = None,
-    examples: int | None = None,
     *,
-    options: SearchOptions = DEFAULTS,
+    strategy: Strategy | None = None,
     progress: Progress = no_progress,
-    **choices: Any,
+    **options: Any,
 ) -> Circuit:
     """Search for the simplest circuit that keeps the loss below the tolerance.
 
     With loss(C) the mean loss with circuit C in place and se(C) its standard error, it minimizes
-    the sum of the costs of all heads (`Mechanism.cost`) over the circuits that hold:
+    the sum of the costs of all heads (docs/guide/discovery.md) over the circuits that hold:
 
         loss(C) + 2 se(C) < tolerance
 
@@ -108,12 +113,10 @@ def discover(
     Args:
         model: a hooked model that reads the task's batches; left unchanged.
         task: draws the examples, from its `discovery` split, and gives the loss.
-        tolerance: in place of that of `options`.
-        examples: in place of that of `options`.
-        options: how to search.
+        strategy: which circuits to try, as a function of a `Search`; by default `simplify`.
         progress: wraps the search, as `(search, text)`, and passes its `SearchState`s on. If it
             ends before the search does, the best circuit so far is taken, as after Ctrl-C.
-        choices: fields of `SearchOptions` in place of those of `options`, such as `shared=False`.
+        options: fields of `SearchOptions`, such as `tolerance=0.1` or `shared=False`.
 
     Returns:
         A circuit that names every replaced head; empty for a model that has not learned the task,
@@ -123,9 +126,7 @@ def discover(
     Raises:
         KeyboardInterrupt: the search was cancelled before any circuit held.
     """
-    given = {"tolerance": tolerance, "examples": examples, **choices}
-    given = {name: value for name, value in given.items() if value is not None}
-    search = Search(model, task, replace(options, **given))
+    search = Search(model, task, SearchOptions(**options), strategy)
     circuit = search.run(progress)
     if not search.missing and not search.judge.learned:
         warnings.warn(search.judge.unlearned_text, InputWarning, stacklevel=2)
@@ -135,25 +136,35 @@ def discover(
 class Search:
     """A search, which goes on while it is iterated over and can be left at any time.
 
-    `best` is the best circuit so far that is known to hold; `missing` says what was not done.
+    To a strategy it offers what heads may become (`starts`, `options`), what circuits cost (`cost`,
+    `key`), what they lose (`loss`, `limit`), and whether they hold (`holds`, `best`).
+
+    Attributes:
+        heads: those that may be replaced.
+        needed: sets of paths of the intact model, of each of which it needs one.
     """
 
-    def __init__(self, model: Any, task: Task, options: SearchOptions = DEFAULTS):
+    def __init__(
+        self,
+        model: Any,
+        task: Task,
+        options: SearchOptions = SearchOptions(),
+        strategy: Strategy | None = None,
+    ):
         start, limit = monotonic(), math.inf if options.time is None else options.time
         self._deadlines, self.deadline = (start + limit * 2 / 3, start + limit), Deadline()
         self.model, self.task, self.options = model, task, options
+        self.strategy = strategy or simplify
         self.batch = self._drawn(options.seed)
         every = heads_of(model)
-        some = options.heads.split() if isinstance(options.heads, str) else options.heads
-        heads = every if some is None else sorted({Head.parse(str(head)) for head in some})
-        if not heads or not set(heads) <= set(every):
+        named = options.heads.split() if isinstance(options.heads, str) else options.heads
+        self.heads = every if named is None else sorted({Head.parse(str(head)) for head in named})
+        if not self.heads or not set(self.heads) <= set(every):
             expected = f"one or more of {every[0]} to {every[-1]}"
-            found = ", ".join(str(head) for head in heads if head not in every) or "none"
-            raise InputError(f"heads: expected {expected}, found {found}")
-        self._heads = heads
-        self.best, self._ranked = Circuit.empty(task), 0
-        self._last = SearchState("", 0, self.best)
-        self.needed: list[tuple[HeadPath, ...]] = []  # sets of paths, any one of which is needed
+            unknown = ", ".join(str(head) for head in self.heads if head not in every) or "none"
+            raise InputError(f"heads: expected {expected}, found {unknown}")
+        self.needed: list[tuple[HeadPath, ...]] = []
+        self._best, self._ranked = Circuit.empty(task), 0
         self._search_ended = "cancelled"  # or why it ended before it was done, or nothing
         self._cuts_ended: str | None = None  # the same of cutting paths; None before that
 
@@ -163,56 +174,118 @@ class Search:
 
     @cached_property
     def judge(self) -> Judge:
-        """What decides, on the examples and on as many others."""
+        """What measures and decides, on the examples and on as many others."""
         model, task, tolerance, other = self.model, self.task, self.options.tolerance, None
         if not task.fixed:
-            others = self._drawn(self.options.seed + _OTHER)
+            others = self._drawn(self.options.seed + _CONFIRMING)
             other = Judge(model, task, others, tolerance, deadline=self.deadline)
         return Judge(model, task, self.batch, tolerance, other, self.deadline)
 
     @cached_property
     def space(self) -> Space:
-        """What may be made of the heads."""
-        judge, heads = self.judge, self._heads
-        rules = rule_candidates(self.model, self.batch, heads)
-        how = self.options.shared, self.options.fewest
-        return Space(judge.empty, judge.attention, heads, rules, *how)
+        """What may be made of the heads, and what is simple."""
+        judge, options = self.judge, self.options
+        rules = rule_candidates(self.model, self.batch, self.heads)
+        attention, heads = judge.attention, self.heads
+        return Space(judge.empty, attention, heads, rules, options.shared, options.fewest)
 
-    @cached_property
-    def steps(self) -> Steps:
-        """The steps from circuit to circuit."""
-        return Steps(self.judge, self.space)
+    # What a strategy needs
+
+    @property
+    def starts(self) -> list[Circuit]:
+        """Circuits that treat all heads alike, by their attention."""
+        return self.space.starts
+
+    def options_of(self, circuit: Circuit, head: Head) -> list[Mechanism]:
+        """What one change makes of a head: another candidate, or one path more or less."""
+        return [part.mechanism for part in self.space.options(self.space.part(head, circuit[head]))]
+
+    def cost(self, circuit: Circuit) -> int:
+        """The cost of all heads that may be replaced."""
+        return self.space.cost(circuit)
+
+    def useful(self, circuit: Circuit) -> list[Head]:
+        """The heads that may be replaced and are neither uniform nor identity."""
+        return self.space.useful(circuit)
+
+    def key(self, circuit: Circuit) -> int:
+        """Lower for simpler circuits: by cost, then by useful heads, or as `fewest` says."""
+        return self.space.key(circuit)
+
+    @property
+    def limit(self) -> float:
+        """The loss that a circuit has to stay below."""
+        return self.judge.bar.loss
+
+    def loss(self, circuit: Circuit, near: Circuit | None = None) -> float:
+        """The exact loss on the first 64 examples.
+
+        If the circuit differs little from one `near` it, that may take only the runs of what
+        differs.
+        """
+        return self.judge.loss(circuit, near=near)
+
+    def holds(self, circuit: Circuit, near: Circuit | None = None) -> bool:
+        """Whether the loss is two standard errors below the limit, on both sets of examples.
+
+        The best circuit of which this was asked is what the search returns.
+        """
+        return self.judge.holds(circuit, near)
+
+    @property
+    def best(self) -> Circuit:
+        """The best circuit so far that holds; empty before there is one."""
+        if new := self.judge.holding[self._ranked :] if "judge" in vars(self) else []:
+            self._ranked += len(new)
+            self._best = min([self._best, *new], key=self.rank)
+        return self._best
+
+    def rank(self, circuit: Circuit) -> tuple[bool, float, int, float]:
+        """Sort key, lower is better: what holds, the simplest first, then the others by loss."""
+        holds = self.judge.holds(circuit)
+        loss = float(self.judge.losses(circuit).mean()) if holds else self.judge.loss(circuit)
+        return not holds, 0.0 if holds else loss, self.key(circuit), loss
+
+    # The search itself
 
     def __iter__(self) -> Iterator[SearchState]:
-        late = "stopped by its time limit"
-        done = yield from self._until(self._deadlines[0], self._simplify())
-        self._search_ended = "" if done else late
-        if "steps" not in vars(self):
+        deadline, model = self.deadline, self.model
+        for doing in deadline.steps_until(self._deadlines[0], self._try_circuits(), model):
+            yield self._state(doing)
+        self._search_ended = _LATE if deadline.passed else ""
+        if "space" not in vars(self):
             return  # the model has learned nothing, or measuring it has taken all the time
         self._cuts_ended = "cancelled"
-        doing = cut_paths(self.judge, self.space.heads, self.needed)
-        done = yield from self._until(self._deadlines[1], doing)
-        self._cuts_ended = "" if done else late
+        cuts = cut_paths(self.judge, self.heads, self.needed)
+        for doing in deadline.steps_until(self._deadlines[1], cuts, model):
+            yield self._state(doing)
+        self._cuts_ended = _LATE if deadline.passed else ""
 
-    def _simplify(self) -> Doing[bool]:
+    def _try_circuits(self) -> Iterator[str]:
         if self.judge.learned:
-            yield from self.steps.search()
-        return True
+            yield from self.strategy(self)
+
+    def _state(self, doing: str) -> SearchState:
+        scored, best = len(self.judge.scored), self.best
+        if not best.mechanisms:
+            return SearchState(doing, scored, best)
+        loss = float(self.judge.losses(best).mean())
+        return SearchState(doing, scored, best, self.cost(best), loss)
 
     @property
     def missing(self) -> list[str]:
         """What was not done, and why."""
-        said = []
+        missing = []
         if self._search_ended:
-            some = bool(self.best.mechanisms)
-            known = "a simpler circuit may exist" if some else "no circuit was found"
-            said.append(f"the search was {self._search_ended}; {known}")
+            held = bool(self.best.mechanisms)
+            known = "a simpler circuit may exist" if held else "no circuit was found"
+            missing.append(f"the search was {self._search_ended}; {known}")
             if self._cuts_ended is None:
-                said[0] += ", and what the intact model needs was not looked for"
+                missing[0] += ", and what the intact model needs was not looked for"
         if self._cuts_ended:
             unknown = "before all paths were cut; the intact model may need more"
-            said.append(f"{self._cuts_ended} {unknown}")
-        return said
+            missing.append(f"{self._cuts_ended} {unknown}")
+        return missing
 
     def run(self, progress: Progress = no_progress) -> Circuit:
         """Search to the end, or until it is interrupted; see `discover`."""
@@ -235,47 +308,162 @@ class Search:
         )
 
     def front(self) -> list[Circuit]:
-        """Of the circuits that hold, those with fewest heads or lowest cost."""
-        found: list[Circuit] = []
-        space = self.space.aiming("heads")
-        for circuit in sorted(self.judge.holding, key=space.simplicity):
-            if not found or space.cost(circuit) < space.cost(found[-1]):
-                found.append(circuit)
-        return found
+        """The circuits that hold and have fewest heads, lowest cost, or are best in between."""
+        front: list[Circuit] = []
+        for circuit in sorted(self.judge.holding, key=self.space.aiming("heads").key):
+            if not front or self.cost(circuit) < self.cost(front[-1]):
+                front.append(circuit)
+        return front
 
     def front_text(self) -> str:
         """The front in one line; empty if it is the circuit that was found, and no other."""
-        if not self.best.mechanisms:
+        if not self.best.mechanisms or (front := self.front()) == [self.best]:
             return ""
-        front, space = self.front(), self.space.aiming("heads")
-        each = [(*space.simplicity(one), float(self.judge.losses(one).mean())) for one in front]
-        said = ", ".join(f"{heads} heads at cost {cost} ({loss:.4f})" for heads, cost, loss in each)
-        return "" if front == [self.best] else f"fewest heads or lowest cost: {said}"
+        losses = [float(self.judge.losses(circuit).mean()) for circuit in front]
+        texts = [
+            f"{len(self.useful(circuit))} heads at cost {self.cost(circuit)} ({loss:.4f})"
+            for circuit, loss in zip(front, losses)
+        ]
+        return f"fewest heads or lowest cost: {', '.join(texts)}"
 
-    def _until(
-        self, deadline: float, doing: Doing[Result]
-    ) -> Generator[SearchState, None, Result | None]:
-        """Do it and tell of it; None if it is not done in time."""
-        while monotonic() <= deadline:
-            self.deadline.at = deadline
-            try:
-                with self.deadline.of_passes(self.model):
-                    what = next(doing)
-            except StopIteration as end:
-                result: Result = end.value
-                return result
-            except OutOfTime:
-                return None
-            finally:
-                self.deadline.at = math.inf
-            yield self._state(what)
-        return None
 
-    def _state(self, doing: str) -> SearchState:
-        if held := self.judge.holding[self._ranked :]:
-            self._ranked += len(held)
-            self.best = min([self.best, *held], key=self.steps.rank)
-            if self.best.mechanisms:
-                loss = float(self.judge.losses(self.best).mean())
-                self._last = SearchState("", 0, self.best, self.space.cost(self.best), loss)
-        return replace(self._last, doing=doing, scored=len(self.judge.scored))
+class Look(NamedTuple):
+    """A circuit to look around, for circuits that are simpler by an aim than the best so far."""
+
+    aim: Space
+    centre: Circuit
+    closer: int = 0  # looks that led here, from one that does not hold to the nearest to holding
+
+
+def simplify(search: Search, effort: Effort = EFFORT) -> Iterator[str]:
+    """The strategy of `discover`: look around a circuit, and go on from what is simpler and holds.
+
+    It begins at the best circuit that treats all heads alike, or at the intact model if that leads
+    to none that holds. Fewest paths lead to few heads, too, so fewest heads are looked for from
+    there. A work list says what to look around next, and with which aim:
+
+    1. Around a circuit, `candidates` are tried by exact losses, the simplest first.
+    2. From the first that holds the work begins again: look around it with both aims, and around
+       the best so far. If none holds, look around the one that loses least, if it leads closer.
+    3. Where nothing is left to do, look around circuits that lack a head or a path of the best one:
+       to do without it may take many changes, which are predicted better from there.
+    """
+    judge, space = search.judge, search.space
+    aims = [space.aiming("paths"), space.aiming("heads")]
+    looked = set[tuple[str, int, Circuit]]()  # with which aim and limit, and around what
+    yield "starting"
+    start = min(space.starts, key=search.rank)
+    yield from _simplify_one(start, judge, aims, effort, looked)
+    if not judge.holding:
+        yield from _simplify_one(space.empty, judge, aims, effort, looked)
+    if space.fewest == "heads" and judge.holding:
+        start = min(judge.holding, key=space.key)
+        yield from _simplify_one(start, judge, aims[::-1], effort, looked)
+
+
+def _simplify_one(
+    circuit: Circuit,
+    judge: Judge,
+    aims: Sequence[Space],
+    effort: Effort,
+    looked: set[tuple[str, int, Circuit]],
+) -> Iterator[str]:
+    """Simplify a circuit until no look finds a simpler one that holds."""
+    first, second = aims
+
+    def first_loss(circuit: Circuit) -> float:
+        return judge.loss(circuit, parts=1)
+
+    def best() -> Circuit:
+        return min(judge.holding, key=first.key, default=circuit)
+
+    def looks_around(circuit: Circuit) -> list[Look]:
+        return [Look(first, circuit), Look(second, circuit), Look(first, best())]
+
+    work, is_stuck = looks_around(circuit), False
+    while work:
+        aim, centre, closer = work.pop(0)
+        centre_holds, limit, largest = judge.holds(centre), sys.maxsize, sys.maxsize
+        if judge.holding:
+            limit = min(map(aim.key, judge.holding))
+            largest = first.size(first.key(best())) if aim is second else largest
+        if (aim.fewest, limit, centre) not in looked:
+            looked.add((aim.fewest, limit, centre))
+            yield f"looking for fewer {aim.fewest}"
+            trials = candidates(Nearby(aim, centre, judge, effort), limit, largest)
+            for number, trial in enumerate(trials, 1):
+                yield f"trying circuits, {number} of {len(trials)}"
+                if judge.holds(trial, centre):
+                    break
+            else:
+                trial = settled(min(trials, key=first_loss), judge, aim) if trials else centre
+            if trials and judge.holds(trial):
+                work, is_stuck = looks_around(trial), False
+            elif not centre_holds and closer + 1 < (2 if judge.holding else effort.looks):
+                gain = first_loss(centre) - first_loss(trial)
+                work[:0] = [Look(aim, trial, closer + 1)] if gain > 10 * _SAME_LOSS else []
+        if not work and not is_stuck and judge.holds(best()):
+            is_stuck, lacking = True, list[Circuit]()
+            for lesser in lacking_a_part(best(), judge, first):
+                yield "taking parts away from the best circuit"
+                lacking.append(lesser)
+            lacking.sort(key=first_loss)
+            work = [Look(first, lesser) for lesser in lacking[: effort.lacking]]
+
+
+def candidates(nearby: Nearby, limit: int, largest: int) -> list[Circuit]:
+    """Circuits to try around one, simpler than the best so far, the simplest of them first.
+
+    These are long leaps, of which each step saves most for what it should lose; circuits that
+    should hold; those that should lose least; and those with fewest changes, as few changes are
+    predicted best.
+
+    Args:
+        nearby: the circuits near one, and what they should lose.
+        limit: the key of the best circuit so far, which has to be lower.
+        largest: cost and useful heads together, at most.
+    """
+    judge, effort, aim = nearby.judge, nearby.effort, nearby.space
+    holds, bar = judge.holds(nearby.circuit), judge.bar.loss
+    start = nearby.start.parts[0].tolist()
+
+    def is_simpler(near: Near) -> bool:
+        return near.key < limit and aim.size(near.key) <= largest
+
+    def changes(near: Near) -> int:
+        return sum(map(ne, near.parts, start))
+
+    around = [near for near in nearby.around(limit if judge.holding else 0) if is_simpler(near)]
+    around = [near for near in around if nearby.circuit_of(near) not in judge.known]
+    chain = nearby.chain(bar, holds)
+    ends = [len(chain) >> halved for halved in range(len(chain).bit_length())]
+    hold = sorted([near for near in around if near.loss < bar], key=lambda near: near.key)
+    others = effort.others if holds else effort.others_far
+    chosen = [chain[end - 1] for end in ends if is_simpler(chain[end - 1])]
+    chosen += [*hold[: effort.hold], *around[:others], *sorted(around, key=changes)[:others]]
+    chosen.sort(key=lambda near: (near.key, near.loss))
+    return list(dict.fromkeys(map(nearby.circuit_of, chosen)))
+
+
+def settled(circuit: Circuit, judge: Judge, space: Space) -> Circuit:
+    """Uniform or identity for each idle head, whichever loses less on the first examples.
+
+    Where a run is not cheap, the circuit as it is.
+    """
+    idle = [head for head in space.heads if judge.fast and circuit[head] in _IDLE]
+    base, todo = circuit, list(idle)
+    while todo:
+        head = todo.pop(0)
+        exchanged = circuit.replace(head, UNIFORM if circuit[head] == IDENTITY else IDENTITY)
+        gain = judge.loss(circuit, 1, base) - judge.loss(exchanged, 1, base)
+        if gain > _SAME_LOSS:
+            circuit, todo = exchanged, [other for other in idle if other != head]
+    return circuit
+
+
+def lacking_a_part(best: Circuit, judge: Judge, space: Space) -> Iterator[Circuit]:
+    """The best circuit without a path, or with a head uniform or identity, as loses less."""
+    for head in space.useful(best):
+        without = [best.replace(head, idle) for idle in _IDLE]
+        yield min(without, key=lambda circuit: judge.loss(circuit, 1, best))
+    yield from (best.without(path) for path in best.paths() if len(best[path.head].paths) > 1)

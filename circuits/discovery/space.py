@@ -25,10 +25,33 @@ from retrieval_interp.tasks import Batch
 # Kinds of candidates with paths, and the least mean attention of these.
 _THRESHOLDS = [("one-hot", 0.5), ("one-hot", 0.3), ("one-hot", 0.1)]
 _SHARED_THRESHOLDS = [("shared", 0.4), ("shared", 0.25), ("shared", 0.15)]
+COSTS = {  # by kind: of a head with this mechanism, and for each role of the task
+    "uniform": (0, 0),
+    "identity": (0, 0),
+    "first": (1, 0),
+    "previous": (1, 0),
+    "same": (2, 0),
+    "after-same": (2, 0),
+    "role-mean": (0, 3),
+    "mean": (0, 5),
+}
+_OTHER_COST = 0, 10  # of `original`, and of whatever has no cost above
 _MUCH = 100_000  # more than any circuit costs
 _WEAK = 0.1  # paths with at least this mean attention may be added
 _RULE_SHARE = 0.25  # a rule that has less of a head's attention is no candidate ...
 _RULE_IN_ROLE = 0.5  # ... unless it has as much of the attention of a single role
+
+
+def cost_of(mechanism: Mechanism, n_roles: int) -> int:
+    """How far a mechanism is from simple, in a task with so many roles.
+
+    One that follows paths costs 1 for a role's first source and 2 for each other, and 1 if it has
+    none, as no softmax attends nowhere.
+    """
+    if mechanism.follows_paths:
+        return max(1, 2 * len(mechanism.paths) - len({path.dest for path in mechanism.paths}))
+    of_head, of_role = COSTS.get(mechanism.kind, _OTHER_COST)
+    return of_head + of_role * n_roles
 
 
 def propose(attention: Float[Tensor, "dest src"], kind: str, threshold: float) -> Shared:
@@ -78,10 +101,7 @@ class Space:
         attention: mean attention of every head, by role.
         heads: heads that may be replaced.
         rules: their candidates by position and token.
-        shared: whether several sources may share a role's attention, and rules and measured
-            patterns are allowed; otherwise there are only uniform, identity and one-hot maps, as
-            in the paper.
-        fewest: what counts first, the cost of `paths` or the number of `heads` that are not idle.
+        shared, fewest: as in `SearchOptions`.
     """
 
     def __init__(
@@ -94,41 +114,41 @@ class Space:
         fewest: str = "paths",
     ):
         self.empty, self.heads, self.shared, self.fewest = empty, heads, shared, fewest
-        least = _THRESHOLDS + (_SHARED_THRESHOLDS if shared else [])
+        thresholds = _THRESHOLDS + (_SHARED_THRESHOLDS if shared else [])
         alike: list[dict[Head, Mechanism]] = [
-            {head: propose(attention[head], *each) for head in heads} for each in least
+            {head: propose(attention[head], *threshold) for head in heads}
+            for threshold in thresholds
         ]
         if shared:
             alike.append({head: role_mean(attention[head]) for head in heads})
-        self.whole = list(dict.fromkeys(replace(empty, mechanisms=each) for each in alike))
-        self.candidates: dict[Head, list[Mechanism]] = {}
-        self.attended: dict[Head, list[RolePath]] = {}
+        self.starts = list(dict.fromkeys(replace(empty, mechanisms=start) for start in alike))
+        self.candidates: dict[Head, list[Mechanism]] = {}  # what a head may become, simple first
+        self.attended: dict[Head, list[RolePath]] = {}  # paths that may be added to it
         self._parts: dict[tuple[Head, Mechanism], Part] = {}
         self._options: dict[Part, list[Part]] = {}
         for head in heads:
             measured = rules[head] if shared else []
-            found = [IDENTITY, UNIFORM, *(each[head] for each in alike), *measured, ORIGINAL]
-            self.candidates[head] = sorted(dict.fromkeys(found), key=self._cost)
+            every = [IDENTITY, UNIFORM, *(start[head] for start in alike), *measured, ORIGINAL]
+            self.candidates[head] = sorted(dict.fromkeys(every), key=self._cost)
             paths = (attention[head] >= _WEAK).nonzero().tolist()
             self.attended[head] = [RolePath(*path) for path in paths]
 
     def aiming(self, fewest: str) -> "Space":
         """The same space with another idea of what counts first."""
-        other = copy(self)
-        other.fewest = fewest
-        return other
+        aimed = copy(self)
+        aimed.fewest = fewest
+        return aimed
 
     def cost(self, circuit: Circuit) -> int:
         """The cost of all heads that may be replaced."""
         return sum(self._cost(circuit[head]) for head in self.heads)
 
-    def simplicity(self, circuit: Circuit) -> tuple[int, int]:
-        """Cost, and number of heads that are not idle; the other way round for fewest heads."""
-        first, second = divmod(self.key(circuit), _MUCH)
-        return first, second
+    def useful(self, circuit: Circuit) -> list[Head]:
+        """The heads that may be replaced and are not idle."""
+        return [head for head in self.heads if self._cost(circuit[head])]
 
     def key(self, circuit: Circuit) -> int:
-        """The simplicity in one number, a sum over heads."""
+        """Cost and number of useful heads in one number, a sum over heads: lower is simpler."""
         return sum(self.key_of(circuit[head]) for head in self.heads)
 
     def key_of(self, mechanism: Mechanism) -> int:
@@ -137,7 +157,7 @@ class Space:
         return cost + _MUCH * (cost > 0) if self.fewest == "heads" else _MUCH * cost + (cost > 0)
 
     def size(self, key: int) -> int:
-        """Cost and number of heads that are not idle, added."""
+        """Cost and number of useful heads, added."""
         return sum(divmod(key, _MUCH))
 
     def circuit(self, mechanisms: Sequence[Mechanism]) -> Circuit:
@@ -157,14 +177,14 @@ class Space:
             head, mechanism = part.head, part.mechanism
             options = list(self.candidates[head])
             kept = mechanism.paths if mechanism.follows_paths else ()
-            options += [along(other for other in kept if other != path) for path in kept]
+            options += [along(path for path in kept if path != removed) for removed in kept]
             if not (mechanism.keeps_own or mechanism.is_measured):
                 for new in self.attended[head]:
-                    others = [path for path in kept if self.shared or path.dest != new.dest]
-                    options += [along([*others, new])] if new not in kept else []
+                    beside = [path for path in kept if self.shared or path.dest != new.dest]
+                    options += [along([*beside, new])] if new not in kept else []
             distinct = [option for option in dict.fromkeys(options) if option != mechanism]
             self._options[part] = [self.part(head, option) for option in distinct]
         return self._options[part]
 
     def _cost(self, mechanism: Mechanism) -> int:
-        return mechanism.cost(self.empty.n_roles)
+        return cost_of(mechanism, self.empty.n_roles)

@@ -1,18 +1,33 @@
-"""What the roles, heads and layers of a circuit are called in pictures."""
+"""What a drawing of a circuit shows: columns of roles, rows of layers with labels and arrows."""
 
 import itertools
 import math
 import textwrap
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from retrieval_interp.circuits.circuit import Circuit, Head, HeadPath, RolePath
+from retrieval_interp.circuits.circuit import Circuit, Head, HeadPath, RolePath, interchangeable
 from retrieval_interp.circuits.scores.enabling import Enabled
 from retrieval_interp.tasks import Batch, Task, role_name
 
 Enabling = Mapping[HeadPath | Head, Sequence[Enabled]]  # later paths that a path or head serves
-_LONG = 30  # most characters of a line that adds to a label
+COLORS = ("#4c78a8", "#e45756", "#54a24b", "#b279a2", "#f58518", "#72b7b2", "#9d755d", "#bab0ac")
+_LABEL = 30  # most characters of a line that adds to a label
+_SYMBOL = 13  # most characters of a line below a column
+_SHALLOW = 12  # most layers of a model that has a row for each
+
+
+@dataclass(frozen=True)
+class Arrow:
+    """How to draw a path."""
+
+    worth: float = 0.0  # its width, from 0 to 1: the share of what was learned that it carries
+    note: str = ""  # short text next to it
+    about: str = ""  # what is shown where the pointer rests on it, besides the path
+    color: str = ""  # in CSS; by default one per head of a layer
+    dashed: bool = False  # only enables
 
 
 class Label(NamedTuple):
@@ -21,6 +36,94 @@ class Label(NamedTuple):
     text: str
     color: str | None = None
     faint: bool = False
+
+
+class Row(NamedTuple):
+    """A layer, or several that are alike; `bands` tell of heads that are needed as such."""
+
+    labels: list[Label]
+    arrows: dict[HeadPath, Arrow]
+    bands: list[str]
+
+
+class Drawing(NamedTuple):
+    """A circuit as it is drawn: roles from left to right, layers from the bottom."""
+
+    columns: dict[int, list[str]]  # for each role what stands below it, its name at last
+    rows: list[Row]
+    names: Sequence[str]  # of the roles
+
+
+def worth_of_paths(
+    losses: Mapping[HeadPath, float],
+    intact: float = 0.0,
+    uninformed: float = 1.0,
+    loss_name: str = "loss",
+    when: str = "removed from the circuit",
+) -> dict[HeadPath, Arrow]:
+    """An arrow for each path, as wide as it is worth: (loss - intact) / (uninformed - intact).
+
+    Of a path are given the loss without it, and in words `when` that is; besides them the losses
+    of the intact model and of one that knows nothing.
+    """
+    learned = uninformed - intact
+    return {
+        path: Arrow(
+            worth=max(0.0, min(1.0, (loss - intact) / learned)) if learned > 0 else 0.0,
+            note=f"{loss:.2f}",
+            about=f"{loss_name} {loss:.3f} when {when}",
+        )
+        for path, loss in losses.items()
+    }
+
+
+def arrange(
+    circuit: Circuit,
+    n_layers: int | None,
+    order: Sequence[int] | None,
+    task: Task | None,
+    batch: Batch | None,
+    enables: Enabling,
+    arrows: Mapping[HeadPath, Arrow],
+) -> Drawing:
+    """What a drawing of a circuit shows; arguments are those of `draw_circuit`."""
+    if batch is None and task is not None:
+        batch = task.sample(8)
+    if order is None:
+        order = range(circuit.n_roles)[::-1] if batch is None else role_order(batch)
+    names = [role_name(role, circuit.role_names) for role in range(circuit.n_roles)]
+    words, symbols = role_words(circuit, task)
+    columns = {role: [names[role]] for role in order}
+    for role, lines in columns.items():
+        if symbols[role] != names[role]:
+            lines[:0] = textwrap.wrap(symbols[role], _SYMBOL, break_on_hyphens=False)
+    styled = dict(_styled(circuit, words, enables, arrows))
+    depth = max([n_layers or 1, *(1 + head.layer for head in circuit.heads())])
+    rows = []
+    for layers in layer_rows(circuit, depth, enables):
+        in_row = {path: arrow for path, arrow in styled.items() if path.head.layer in layers}
+        bands = [f"{head} {circuit[head]}: needed as such" for head in as_such(enables, layers)]
+        labels = list(row_labels(circuit, layers, in_row, batch, enables))
+        rows.append(Row(labels, in_row, bands))
+    return Drawing(columns, rows, circuit.role_names)
+
+
+def _styled(
+    circuit: Circuit, words: Sequence[str], enables: Enabling, arrows: Mapping[HeadPath, Arrow]
+) -> Iterator[tuple[HeadPath, Arrow]]:
+    """The arrow of every path, with all that there is to say about it."""
+    colors, several = head_colors(circuit), interchangeable(circuit.redundant, circuit.role_names)
+    carrying = set(circuit.paths())
+    for path in dict.fromkeys(circuit.every_path()):
+        arrow, (dest, src) = arrows.get(path, Arrow()), path.path
+        apart = path not in carrying and path.head not in enables
+        dashed = apart and path.head in circuit.mechanisms
+        about = [f"{words[dest]} from {words[src]}", *filter(None, [arrow.about])]
+        if dashed and (path in enables or circuit[path.head].follows_paths):
+            about.append("only enables")
+        about += [text for text, paths in several.items() if path in paths]
+        color = arrow.color or colors[path.head]
+        yield path, replace(arrow, about=", ".join(about), color=color, dashed=dashed)
 
 
 def role_words(circuit: Circuit, task: Task | None) -> tuple[Sequence[str], Sequence[str]]:
@@ -61,7 +164,7 @@ def path_kind(path: RolePath, batch: Batch) -> str:
 def row_labels(
     circuit: Circuit,
     layers: range,
-    colors: Mapping[HeadPath, str],
+    arrows: Mapping[HeadPath, Arrow],
     batch: Batch | None,
     enables: Enabling,
 ) -> Iterator[Label]:
@@ -70,14 +173,13 @@ def row_labels(
     Heads that are needed as such, which `enables` has, are named as well.
     """
     by_head: dict[Head, list[HeadPath]] = {head: [] for head in as_such(enables, layers)}
-    for path in sorted(colors):
-        if path.head.layer in layers:
-            by_head.setdefault(path.head, []).append(path)
+    for path in sorted(arrows):
+        by_head.setdefault(path.head, []).append(path)
     for head, paths in sorted(by_head.items()):
-        own = {colors[path] for path in paths}
-        first, *more = _head_lines(circuit, head, paths, batch, enables)
-        yield Label(first, own.pop() if len(own) == 1 else None)
-        yield from (Label(text, faint=True) for text in more)
+        colors = {arrows[path].color for path in paths}
+        first, *below = _head_lines(circuit, head, paths, batch, enables)
+        yield Label(first, colors.pop() if len(colors) == 1 else None)
+        yield from (Label(text, faint=True) for text in below)
     span = "-".join(dict.fromkeys(f"L{layer}" for layer in (layers[0], layers[-1])))
     replaced = replaced_heads(circuit, layers[0])
     idle = {head: what for head, what in replaced.items() if (layers[0], head) not in by_head}
@@ -129,11 +231,7 @@ def _head_lines(
     if not mechanism.paths and mechanism.kind != "original" and head not in enables:
         below.append(f"replaced by {mechanism}")
     first = f"{head} {', '.join(filter(None, (kind, role)))}".strip()
-    return [first, *textwrap.wrap("; ".join(below), _LONG)]
-
-
-COLORS = ("#4c78a8", "#e45756", "#54a24b", "#b279a2", "#f58518", "#72b7b2", "#9d755d", "#bab0ac")
-_SHALLOW = 12  # most layers of a model that has a row for each
+    return [first, *textwrap.wrap("; ".join(below), _LABEL)]
 
 
 def head_colors(circuit: Circuit) -> dict[Head, str]:

@@ -4,6 +4,7 @@ Curves are Plotly figures; a path has the same colour and dashes in all of them.
 """
 
 import json
+from dataclasses import replace
 from itertools import cycle
 from statistics import fmean
 
@@ -11,6 +12,7 @@ import plotly.graph_objects as go
 from plotly.colors import sample_colorscale
 from plotly.subplots import make_subplots
 
+from retrieval_interp.circuits.draw.layout import worth_of_paths
 from retrieval_interp.circuits.draw.svg import draw_circuit
 from retrieval_interp.emergence.series import (
     THRESHOLD,
@@ -91,17 +93,20 @@ def crossing_figure(series: Series) -> str:
     span = max(1.0, max(steps.values(), default=0.0) - first)
     shares = [(step - first) / span for step in steps.values()]
     colors = dict(zip(steps, sample_colorscale(_EARLY_TO_LATE, shares)))
-    return draw_circuit(
-        series.circuit,
-        series.recipe.model.layers,
-        losses={path: fmean(last.paths[str(path)].live_losses) for path in series.paths},
-        task=series.recipe.task,
+    notes = {row.path: str(row.above or "never") for row in rows}
+    arrows = worth_of_paths(
+        {path: fmean(last.paths[str(path)].live_losses) for path in series.paths},
         intact=fmean(last.partial_losses),
         uninformed=series.plateau,
+        loss_name=series.recipe.task.loss_name,
         when="cut in the model",
-        colors={path: colors.get(path, _GREY) for path in series.paths},
-        notes={row.path: str(row.above or "never") for row in rows},
     )
+    arrows = {
+        path: replace(arrow, note=notes[path], color=colors.get(path, _GREY))
+        for path, arrow in arrows.items()
+    }
+    circuit, n_layers = series.circuit, series.recipe.model.layers
+    return draw_circuit(circuit, n_layers, task=series.recipe.task, arrows=arrows)
 
 
 def _styled(figure: go.Figure, height: int, row: int | None = None) -> go.Figure:

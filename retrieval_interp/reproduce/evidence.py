@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from retrieval_interp.circuits import Circuit, Head, HeadPath, Scorer, SearchOptions, discover
+from retrieval_interp.circuits import Circuit, Head, HeadPath, Scorer, discover
 from retrieval_interp.circuits.losses import (
     Measured,
     Progress,
@@ -73,8 +73,8 @@ class Trained:
         if self.file is not None:
             trained = f"{self.name} was trained on"
             return storage.read_circuit(self.file, task, config.layers, config.heads, trained)
-        search = SearchOptions(examples=EXAMPLES, shared=False)
-        circuit = discover(model, task, options=search, progress=self.progress)
+        progress = self.progress
+        circuit = discover(model, task, examples=EXAMPLES, shared=False, progress=progress)
         if circuit.unfinished:  # no claim is judged by it
             raise KeyboardInterrupt
         return circuit

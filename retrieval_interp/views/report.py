@@ -9,7 +9,7 @@ from markupsafe import Markup
 
 from retrieval_interp.circuits import Circuit, CircuitScore, mean_attention
 from retrieval_interp.circuits.counterfactual.mechanism import Counterfactual
-from retrieval_interp.circuits.draw.layout import role_order
+from retrieval_interp.circuits.draw.layout import role_order, worth_of_paths
 from retrieval_interp.circuits.draw.svg import draw_circuit
 from retrieval_interp.circuits.flow import describe_flow
 from retrieval_interp.storage.files import provenance
@@ -76,8 +76,16 @@ def score_drawing(
 ) -> str:
     """A scored circuit as SVG: what each path is worth, and which heads it enables."""
     losses = {row.path: row.ablated_loss for row in score.paths}
-    learned, circuit = (score.baseline_loss, score.uninformed_loss), with_kept(score.circuit)
-    return draw_circuit(circuit, n_layers, order, losses, task, score.enables, batch, *learned)
+    intact, uninformed = score.baseline_loss, score.uninformed_loss
+    return draw_circuit(
+        with_kept(score.circuit),
+        n_layers,
+        order,
+        task=task,
+        batch=batch,
+        enables=score.enables,
+        arrows=worth_of_paths(losses, intact, uninformed, task.loss_name),
+    )
 
 
 def with_kept(circuit: Circuit) -> Circuit:

@@ -12,7 +12,7 @@ from retrieval_interp.circuits.counterfactual.explanation import LEVEL_HEADER, E
 from retrieval_interp.circuits.counterfactual.origin import Origin
 from retrieval_interp.circuits.counterfactual.search import Share
 from retrieval_interp.circuits.counterfactual.units import MetricTask, Unit
-from retrieval_interp.circuits.draw.layout import role_order
+from retrieval_interp.circuits.draw.layout import role_order, worth_of_paths
 from retrieval_interp.circuits.draw.svg import draw_circuit
 from retrieval_interp.circuits.hooks import is_causal
 from retrieval_interp.circuits.losses import Measured
@@ -128,16 +128,20 @@ def why_drawing(found: Explanation, model: Any) -> str:
     circuit = with_arrows(found.circuit, kept)
     order, ends = role_order(found.batch), {role for path in scores for role in path.path}
     whole = found.levels[-1].kept.share if found.levels else 1.0
+    task, when = MetricTask(found.task), "it writes what it writes on the counterfactual"
+    losses = {path: whole - score.without.share for path, score in scores.items()}
+    arrows = worth_of_paths(losses, loss_name=task.loss_name, when=when)
+    for path, score in scores.items():
+        note = f"{score.without.share - whole:+.0%}"
+        arrows[path] = replace(arrows[path], note=note)
     return draw_circuit(
         circuit,
         model.cfg.n_layers,
         order if len(order) <= _COLUMNS else [role for role in order if role in ends],
-        {path: whole - score.without.share for path, score in scores.items()},
-        MetricTask(found.task),
-        {path: score.enables for path, score in scores.items()},
-        found.batch,
-        when="it writes what it writes on the counterfactual",
-        notes={path: f"{score.without.share - whole:+.0%}" for path, score in scores.items()},
+        task=task,
+        batch=found.batch,
+        enables={path: score.enables for path, score in scores.items()},
+        arrows=arrows,
     )
 
 

@@ -65,9 +65,10 @@ class Attribution:
         """What another mechanism for a head changes."""
         key = head, mechanism
         if key not in self._known:
-            each = torch.cat([part.change(head, mechanism).cpu() for part in self.parts], dim=1)
-            scale = (2 * max(1, each[1:].numel())) ** -0.5
-            self._known[key] = Changed(float(each[0].mean()), scale * each[1:].flatten())
+            products = torch.cat([part.change(head, mechanism).cpu() for part in self.parts], dim=1)
+            scale = (2 * max(1, products[1:].numel())) ** -0.5
+            first, second = float(products[0].mean()), scale * products[1:].flatten()
+            self._known[key] = Changed(first, second)
         return self._known[key]
 
     def estimate(self, circuit: Circuit) -> Changed:
@@ -130,8 +131,9 @@ def attribute(
     circuit.check_roles(task)
     # Hooks may be made for this batch.
     parts = [batch] if hooks.has_hooks(model) else batch.parts(_PART)
-    found = [pattern_gradients(model, task, p, circuit, draws, n) for n, p in enumerate(parts)]
-    return Attribution(found)
+    return Attribution(
+        [pattern_gradients(model, task, p, circuit, draws, n) for n, p in enumerate(parts)]
+    )
 
 
 @dataclass
@@ -243,11 +245,16 @@ def pattern_gradients(
         raise InputError(
             "attribution: expected finite gradients, found NaN or infinity; score exactly instead"
         )
-    where, layers = hooks.where_by_layer(model, batch), range(n_layers)
-    intact, in_place = ([x[layer].detach().float() for layer in layers] for x in (own, used))
-    curved = [torch.stack(of_layer) for of_layer in zip(*of_outputs)]
-    patterns = intact, in_place, of_loss
-    return PatternGradients(circuit, batch, where, losses.detach(), *patterns, curved)
+    return PatternGradients(
+        circuit=circuit,
+        batch=batch,
+        where=hooks.where_by_layer(model, batch),
+        losses=losses.detach(),
+        own=[own[layer].detach().float() for layer in range(n_layers)],
+        used=[used[layer].detach().float() for layer in range(n_layers)],
+        of_loss=of_loss,
+        of_outputs=[torch.stack(of_layer) for of_layer in zip(*of_outputs)],
+    )
 
 
 def _random_projections(
@@ -272,13 +279,13 @@ def _random_projections(
         return torch.zeros_like(at).index_copy(-1, read, drawn.to(at))
 
     def product(v: Tensor) -> Tensor:
-        (found,) = torch.autograd.grad(gradient, at, v, retain_graph=True)
-        return found.index_select(-1, read)
+        (bent,) = torch.autograd.grad(gradient, at, v, retain_graph=True)
+        return bent.index_select(-1, read)
 
     units = torch.nn.functional.one_hot(read, at.shape[-1]).to(at)
     blocks = torch.stack([product(unit.expand(at.shape)) for unit in units], dim=-1)
-    some = signs()
-    expected, values = product(some), (blocks @ some[..., read, None])[..., 0]
+    tried = signs()
+    expected, values = product(tried), (blocks @ tried[..., read, None])[..., 0]
     if not torch.allclose(values, expected, rtol=1e-3, atol=1e-5 * float(expected.abs().max())):
         return []
     sizes, vectors = torch.linalg.eigh(blocks)
@@ -286,8 +293,8 @@ def _random_projections(
         return []
     # The symmetric root does not depend on the basis of equal sizes, which differs by device.
     root = vectors * sizes.clamp(min=0).sqrt()[..., None, :] @ vectors.mT
-    drawn = [(root @ signs()[..., read, None])[..., 0] for _ in range(draws)]
-    return [torch.zeros_like(at).index_copy(-1, read, each).float() for each in drawn]
+    weights = [(root @ signs()[..., read, None])[..., 0] for _ in range(draws)]
+    return [torch.zeros_like(at).index_copy(-1, read, w).float() for w in weights]
 
 
 def random_signs(shape: torch.Size, generator: torch.Generator) -> Tensor:
@@ -296,5 +303,5 @@ def random_signs(shape: torch.Size, generator: torch.Generator) -> Tensor:
 
 
 def _gradients(of: Tensor, by: list[Tensor]) -> list[Tensor]:
-    found = torch.autograd.grad(of, by, retain_graph=True, allow_unused=True)
-    return [torch.zeros_like(x).float() if g is None else g.float() for g, x in zip(found, by)]
+    made = torch.autograd.grad(of, by, retain_graph=True, allow_unused=True)
+    return [torch.zeros_like(x).float() if g is None else g.float() for g, x in zip(made, by)]
