@@ -20,6 +20,7 @@ from retrieval_interp.circuits.attention import attention_by_role
 from retrieval_interp.circuits.circuit import Circuit
 from retrieval_interp.circuits.counterfactual.mechanism import Patch
 from retrieval_interp.circuits.counterfactual.origin import Origin, origins
+from retrieval_interp.circuits.counterfactual.question import Question
 from retrieval_interp.circuits.counterfactual.search import (
     KeepSearch,
     OutOfTime,
@@ -57,6 +58,7 @@ PATCHED = {  # what heads do where nothing is kept
 }
 _SMALL = 0.5  # a smaller part of the metric that hangs on what was changed is said first
 _MUCH = 1.1  # share above which more than all is recovered
+_LESS = 0.05  # of attention, by which a head has to look less at a place for it to be said
 _MOSTLY = 0.8  # share that the MLPs which are named make of what all MLPs do
 Needed = tuple[HeadPath, ...]  # a role path in heads of which any one suffices, but not none
 _QUICK = 16  # examples on which it is seen what the intact model needs
@@ -126,6 +128,7 @@ class Explanation:
     on_the_same: bool  # whether it was found and measured on the same examples
     runs: int
     unfinished: str  # why the search ended early, or found no more levels
+    question: Question | None = None  # what the answer of a single prompt hangs on
 
     def enabled_by(self, head: str | Head) -> list[tuple[UnitScore, Enabled]]:
         """Which units a head's attention depends on, those that change it most first."""
@@ -137,9 +140,10 @@ class Explanation:
     @property
     def finding(self) -> str:
         """What was found, in a few sentences."""
-        sentences = [self._gap()]
+        sentences = [] if self.question is None else [self.question.text]
+        sentences.append(self._gap())
         if not self.levels:
-            return f"{sentences[0]} Nothing was found: {self.unfinished}."
+            return " ".join([*sentences, f"Nothing was found: {self.unfinished}."])
         sentences += [self._recovered(), *self._controls()]
         if self.unfinished:
             sentences.append(f"{self.unfinished[0].upper()}{self.unfinished[1:]}.")
@@ -152,7 +156,7 @@ class Explanation:
 
     def _gap(self) -> str:
         """What hangs on what was changed."""
-        examples = counted(len(self.batch), "example")
+        examples = counted(len(self.batch), "example" if self.question is None else "other change")
         sign = -1 if self.metric == self.task.loss_name else 1
         intact, nothing, corrupted = (m.loss for m in (self.intact, self.nothing, self.corrupted))
         text = (
@@ -212,7 +216,7 @@ class Explanation:
             subject = f"{unit.head}: {labels[unit.dest]} looks at places without a name"
         if path is not None:
             dest, src = labels[path.path.dest], labels[path.path.src]
-            less = round(score.attention, 2) < round(score.other, 2)
+            less = score.attention < score.other - _LESS and abs(score.where) > abs(score.what)
             subject = f"{unit.head}: {dest} looks {'less ' * less}at {src}"
             if score.kind and not less:
                 subject += f" ({score.kind})"
@@ -326,6 +330,8 @@ def explain(
     assert batch.counterfactual is not None
     layers = [attention_by_role(layer.pattern, batch.roles)[0] for layer in batch.counterfactual]
     attention_here, attention_there = mean_attention(model, batch).cpu(), torch.stack(layers).cpu()
+    asked = search.counterfactual
+    same_others = asked is None or torch.equal(asked.inputs, other.inputs)
     try:
         recovery.deadline = search.deadline
         for score in _unit_scores(
@@ -352,7 +358,7 @@ def explain(
         task=task.task,
         batch=batch,
         other=other,
-        on_the_same=torch.equal(decided.inputs, batch.inputs),
+        on_the_same=same_others and torch.equal(decided.inputs, batch.inputs),
         patch=search.patch,
         metric=task.measures,
         keep=search.keep,

@@ -26,6 +26,7 @@ from torch import Tensor
 from retrieval_interp.circuits.hooks import run_model
 from retrieval_interp.circuits.losses import Progress, answer_hooks, no_progress
 from retrieval_interp.tasks import Batch, InputError
+from retrieval_interp.tasks.shown import listed
 from retrieval_interp.tasks.words.given_texts import Pair
 from retrieval_interp.tasks.words.text_task import token_ids
 
@@ -40,6 +41,7 @@ PLACES = 12  # that are tried; in a longer prompt those with the largest gradien
 NEXT = 3  # places at most at which many changes are tried, if as much as ...
 NEARLY = 0.5  # ... this part of what hangs on the first one hangs on them
 TOKENS = 4096  # that are run at once
+SHOWN = 6  # changes that are named
 
 
 class Change(NamedTuple):
@@ -88,16 +90,26 @@ class Question:
     @property
     def text(self) -> str:
         """What the model says, and what that hangs on."""
-        sentences = [f"The model says {self.says!r} ({self.says_probability:.0%})"]
+        sentences = [f"The model says {self.says.strip()!r} ({self.says_probability:.0%})"]
         if self.says != self.answer:
-            sentences[0] += f"; {self.answer!r} has {self.probability:.1%}, rank {self.rank}"
-        if len(self.places) > 1:
-            first = sorted(self.places, key=lambda place: -place.falls)[:4]
-            falls = ", ".join(f"{place.text!r} {max(0.0, place.falls):.1f}" for place in first)
-            sentences.append(f"By nats lost when a token is changed, it hangs on {falls}")
-        changes = ", ".join(f"{change.text!r} ({change.wrong!r})" for change in self.changes)
-        drawn = ", tokens drawn at random" if self.at_random else ""
-        sentences.append(f"In place of {self.place.text!r}{drawn}: {changes}")
+            sentences[0] += (
+                f"; {self.answer.strip()!r} has {self.probability:.1%}, rank {self.rank}"
+            )
+        first = [place for place in self.places if place.falls > 0]
+        if len(self.places) > 1 and first:
+            first = sorted(first, key=lambda place: -place.falls)[:3]
+            falls = listed(
+                [f"{place.text.strip()!r} ({place.falls:.1f})" for place in first], "and"
+            )
+            sentences.append(f"That hangs on {falls}, by the nats it loses when a token is changed")
+        changes = [f"{change.text.strip()} ({change.wrong.strip()})" for change in self.changes]
+        if len(changes) > SHOWN:
+            changes = [*changes[:SHOWN], f"{len(changes) - SHOWN} more"]
+        drawn = ", drawn at random" if self.at_random else ""
+        sentences.append(
+            f"In place of {self.place.text.strip()!r} come{drawn} (with what it says then) "
+            + listed(changes, "and")
+        )
         return ". ".join(sentences) + "."
 
 

@@ -1,31 +1,26 @@
 """Why a model answers as it does: a search, and its measurement, behind one call."""
 
 from collections.abc import Callable, Sequence
-from functools import partial
+from dataclasses import replace
+from time import monotonic
 from typing import Any
 
-import torch
-
-from retrieval_interp.circuits.circuit import Circuit
 from retrieval_interp.circuits.counterfactual.explanation import Explanation, explain
 from retrieval_interp.circuits.counterfactual.mechanism import (
     PATCHES,
-    Counterfactual,
     Patch,
     with_counterfactual,
 )
+from retrieval_interp.circuits.counterfactual.question import ask
 from retrieval_interp.circuits.counterfactual.search import KeepSearch
 from retrieval_interp.circuits.counterfactual.units import Metric, MetricTask
 from retrieval_interp.circuits.fits import draw_batch
-from retrieval_interp.circuits.hooks import ablated, heads_of, run_model
 from retrieval_interp.circuits.losses import Progress, no_progress
 from retrieval_interp.tasks import Batch, InputError, Task
+from retrieval_interp.tasks.sampling import Split
 from retrieval_interp.tasks.words.given_texts import Pair, PairsTask
-from retrieval_interp.tasks.words.text_task import answer_tokens, token_ids
 
-_AT_ONCE = 64  # prompts of a proposal that are run at once
 _LEAST = 4  # prompts that decide, if others are to confirm it
-_TRIED = 16  # of those that turn the answer, how many are tried by their attention
 
 
 def why(
@@ -35,6 +30,7 @@ def why(
     wrong: str = "",
     counterfactual: str | Callable[[Batch, int], Batch] | None = None,
     *,
+    place: str = "",
     keep: float = 0.9,
     upto: str = "paths",
     examples: int = 32,
@@ -54,16 +50,18 @@ def why(
 
         recovered(K) = (M(K) - M(nothing kept)) / (M(intact) - M(nothing kept))
 
-    K is searched for on some examples and reported on others (a single prompt serves as both).
+    K is searched for on some examples and reported on others. For one prompt these are changes of
+    the token on which its answer hangs most (`question.ask`): every second one decides, the others
+    are reported. A prompt with a counterfactual that is given serves as both.
 
     Args:
         model: a hooked model; left unchanged.
         what: a prompt, pairs of prompts, or a task with counterfactuals (`Task.counterfactual`).
-        answer: what follows a prompt.
-        wrong: what could follow instead.
-        counterfactual: a prompt with as many tokens that asks something else; by default one that
-            differs in one token and turns the answer. For a task, what makes such prompts of a
-            batch and a seed, by default `task.counterfactual`.
+        answer: what follows a prompt; by default what the model says.
+        wrong: what could follow instead; by default what the model says after each change.
+        counterfactual: a prompt with as many tokens that asks something else. For a task, what
+            makes such prompts of a batch and a seed, by default `task.counterfactual`.
+        place: the token of a prompt that is changed; by default that on which most hangs.
         keep: the share of the metric that is to be recovered.
         upto: the last level: `heads`, `rows` or `paths`.
         examples: that decide; as many others confirm it, and as many more are reported.
@@ -79,30 +77,41 @@ def why(
     """
     if patch not in PATCHES:
         raise InputError(f"patch: expected one of {', '.join(PATCHES)}, found {patch!r:.40}")
+    start, question = monotonic(), None
     if isinstance(what, Task):
         task = what
-    elif isinstance(what, str):
-        given = counterfactual if isinstance(counterfactual, str) else None
-        task = _prompt_task(model, what, answer, wrong, given)
+    elif not isinstance(what, str):
+        task = _pairs(model, what)
+    elif isinstance(counterfactual, str):
+        if not (answer and wrong):
+            raise InputError("expected an answer and a wrong one with a counterfactual, found none")
+        right, other = (word if word[:1].isspace() else f" {word}" for word in (answer, wrong))
+        task = _pairs(model, [Pair(what, counterfactual, (right,), (other,))])
     else:
-        task = PairsTask(what, _tokenizer(model))
-    draw: Callable[..., Batch] = partial(draw_batch, task)
-    sizes = 2 * examples, examples
-    if isinstance(task, PairsTask):  # given prompts, of which one may serve as both
-        half = max(1, len(task) // 2)
-        draw, sizes = task.sample, (min(sizes[0], half), min(examples, half))
-    others = counterfactual if callable(counterfactual) else task.counterfactual
+        question = ask(model, what, answer, wrong, place, seed, progress)
+        task = _pairs(model, question.pairs)
     measured, device = MetricTask(task, metric), next(model.parameters()).device
-    drawn = draw(sizes[0], seed, device, "discovery")
-    telling = draw(sizes[1], seed, device, "test")
-    prompts = others(drawn, seed)
-    drawn = with_counterfactual(model, drawn, prompts)
-    other = others(telling, seed)
-    telling = with_counterfactual(model, telling, other)
+
+    def draw(count: int, split: Split) -> tuple[Batch, Batch]:
+        """Some prompts, with what attention does on their counterfactuals; and these."""
+        if isinstance(task, PairsTask):
+            batch, others = task.with_others(min(count, max(1, len(task) // 2)), device, split)
+        else:
+            batch = draw_batch(task, count, seed, device, split)
+            others = task.counterfactual(batch, seed)
+        if callable(counterfactual):
+            others = counterfactual(batch, seed)
+        return with_counterfactual(model, batch, others), others
+
+    drawn, others = draw(2 * examples, "discovery")
+    telling, telling_others = draw(examples, "test")
     half = (len(drawn) + 1) // 2
-    deciding, fresh = (drawn[:half], drawn[half:]) if half >= _LEAST else (drawn, None)
+    deciding, fresh = drawn, None
+    if half >= _LEAST and question is None:
+        deciding, fresh = drawn[:half], drawn[half:]
+    left = None if time is None else max(0.0, time - (monotonic() - start))
     search = KeepSearch(
-        model, measured, deciding, fresh, keep, upto, time, patch, prompts[: len(deciding)]
+        model, measured, deciding, fresh, keep, upto, left, patch, others[: len(deciding)]
     )
     try:
         for _ in progress(search, "searching"):
@@ -110,75 +119,12 @@ def why(
     except KeyboardInterrupt:
         if not search.levels:
             raise
-    return explain(model, measured, search, telling, other, controls, seed, progress)
+    made = explain(model, measured, search, telling, telling_others, controls, seed, progress)
+    return replace(made, question=question)
 
 
-def _tokenizer(model: Any) -> Any:
+def _pairs(model: Any, pairs: Sequence[Pair]) -> PairsTask:
     tokenizer = getattr(model, "tokenizer", None)
     if tokenizer is None:
         raise InputError("expected a model with a tokenizer, found none; use a task")
-    return tokenizer
-
-
-def _prompt_task(model: Any, prompt: str, answer: str, wrong: str, other: str | None) -> PairsTask:
-    if not answer or not wrong:
-        raise InputError("expected an answer and a wrong one, found a prompt without them")
-    tokenizer = _tokenizer(model)
-    blank = "" if prompt[-1:].isspace() else " "
-    answer, wrong = (w if w[:1].isspace() else blank + w for w in (answer, wrong))
-    other = propose(model, prompt, answer, wrong) if other is None else other
-    return PairsTask([Pair(prompt, other, (answer,), (wrong,))], tokenizer)
-
-
-@torch.no_grad()
-def propose(model: Any, prompt: str, answer: str, wrong: str) -> str:
-    """The prompt with one token changed, so that the model answers otherwise.
-
-    Each token is replaced by the prompt's others and by the answers, where they are written alike
-    (a blank before it, a capital, letters). Of the changes that make the wrong answer lead, the one
-    is taken whose attention, in the prompt, takes most of the difference away.
-    """
-    tokenizer = _tokenizer(model)
-    ids, device = token_ids(tokenizer, prompt), next(model.parameters()).device
-    whole, sides, _ = answer_tokens(tokenizer, prompt, (answer, wrong))
-    shared = whole[len(ids) :]  # a blank that both answers begin with, or nothing
-    forms = {token: _form(tokenizer.decode([token])) for token in {*sides, *ids}}
-    rows = [
-        [*ids[:at], new, *ids[at + 1 :]]
-        for at, old in enumerate(ids)
-        for new, form in forms.items()
-        if new != old and form == forms[old]
-    ]
-    rows = [row for row in rows if token_ids(tokenizer, tokenizer.decode(row)) == row]
-    begin = [] if tokenizer.bos_token_id is None else [tokenizer.bos_token_id]
-
-    def leads(batch: Batch) -> list[float]:
-        logits = run_model(model, batch)[:, -1, sides]
-        return (logits[:, 0] - logits[:, 1]).tolist()
-
-    def batch_of(some: Sequence[Sequence[int]]) -> Batch:
-        tokens = torch.tensor([[*begin, *row, *shared] for row in some]).to(device)
-        end = torch.full_like(tokens[:, :1, None], tokens.shape[1] - 1)
-        return Batch(tokens, tokens[:, -1:], end)
-
-    parts = [rows[start : start + _AT_ONCE] for start in range(0, len(rows), _AT_ONCE)]
-    found = [lead for part in parts for lead in leads(batch_of(part))]
-    turned = sorted((lead, row) for lead, row in zip(found, rows) if lead < 0)[:_TRIED]
-    if not turned:
-        best = f"one that leaves {min(found):.2f} of it" if found else "none"
-        raise InputError(
-            f"counterfactual: expected a change of one token, to another of the prompt, that turns "
-            f"the logit difference of {answer!r:.40} and {wrong!r:.40}, found {best}; give a "
-            "prompt of the same length"
-        )
-    others = batch_of([row for _, row in turned])
-    same = with_counterfactual(model, batch_of([ids] * len(turned)), others)
-    with ablated(model, Circuit(dict.fromkeys(heads_of(model), Counterfactual()), 1), same):
-        left = leads(same)
-    return str(tokenizer.decode(turned[min(range(len(turned)), key=left.__getitem__)][1]))
-
-
-def _form(text: str) -> tuple[bool, bool, bool]:
-    """How a token is written: behind a blank, with a capital, in letters."""
-    word = text.strip()
-    return text[:1].isspace(), word[:1].isupper(), word.isalpha()
+    return PairsTask(pairs, tokenizer)

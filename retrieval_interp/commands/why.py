@@ -23,10 +23,10 @@ class WhyOptions(command.MeasuringOptions):
         model: a shipped checkpoint, a checkpoint file, a run folder, the folder of a Hugging Face
             model, or `smollm2` or `gemma3`.
         prompt: a text, up to where the answer comes.
-        answer: what follows the prompt.
-        wrong: what could follow instead.
-        counterfactual: a prompt with as many tokens that asks something else; by default one that
-            differs in one token and turns the answer.
+        answer: what follows the prompt; by default what the model says.
+        wrong: what could follow instead; by default what the model says after each change.
+        place: the token of the prompt that is changed; by default that on which most hangs.
+        counterfactual: a prompt with as many tokens that asks something else, in place of changes.
         pairs: a file of prompts with a counterfactual each, in the JSON of auto-circuit.
         task: `indirect-objects`; by default the task of the checkpoint.
         keep: the share of the difference that is to be recovered.
@@ -40,6 +40,7 @@ class WhyOptions(command.MeasuringOptions):
     prompt: str | None = None
     answer: str = ""
     wrong: str = ""
+    place: str = ""
     counterfactual: str | None = None
     pairs: Path | None = None
     task: Literal["indirect-objects"] | None = None
@@ -62,8 +63,18 @@ def main(argv: Sequence[str], prog: str = "retrieval-interp why") -> None:
         pairs = None if text is None else read_pairs(read_json(text, "pairs"))
         model, task = command.load_model(options.model, options.device)
     prompt = _asked(options, model, task, pairs), options.answer, options.wrong
-    names = ("counterfactual", "keep", "patch", "upto", "examples", "seed", "time", "controls")
-    how = {name: getattr(options, name) for name in names}
+    names = (
+        "counterfactual",
+        "place",
+        "keep",
+        "patch",
+        "upto",
+        "examples",
+        "seed",
+        "time",
+        "controls",
+    )
+    how = {name: getattr(options, name) for name in (*names, "controls")}
     found = ri.why(model, *prompt, progress=progress_bar, **how)
     record = {"model": options.model, **provenance(f"{prog} {shlex.join(argv)}")}
     if options.json is not None:
@@ -80,9 +91,9 @@ def _check(options: WhyOptions) -> None:
     if len(asked) > 1 or (not asked and options.model in PACKAGED):
         found = " and ".join(asked) or "none of them"
         raise ri.InputError(f"expected one of --prompt, --pairs and --task, found {found}")
-    if options.prompt is not None and not (options.answer and options.wrong):
-        raise ri.InputError("--prompt: expected --answer and --wrong with it, found none")
-    if options.prompt is not None and options.answer.strip() == options.wrong.strip():
+    if options.counterfactual is not None and not (options.answer and options.wrong):
+        raise ri.InputError("--counterfactual: expected --answer and --wrong with it, found none")
+    if options.wrong and options.answer.strip() == options.wrong.strip():
         raise ri.InputError(f"--wrong: expected another answer than --answer, {options.answer!r}")
     if not 0 < options.keep < 1:
         raise ri.InputError(f"--keep: expected a share above 0 and below 1, found {options.keep}")

@@ -9,13 +9,12 @@ from markupsafe import Markup
 
 from retrieval_interp.circuits.circuit import Circuit, Head, HeadPath, RolePath
 from retrieval_interp.circuits.counterfactual.explanation import LEVEL_HEADER, Explanation
-from retrieval_interp.circuits.counterfactual.origin import Origin
+from retrieval_interp.circuits.counterfactual.question import Question
 from retrieval_interp.circuits.counterfactual.search import Share
 from retrieval_interp.circuits.counterfactual.units import MetricTask, Unit
 from retrieval_interp.circuits.draw.layout import role_order, worth_of_paths
 from retrieval_interp.circuits.draw.svg import draw_circuit
 from retrieval_interp.circuits.hooks import is_causal
-from retrieval_interp.circuits.losses import Measured
 from retrieval_interp.circuits.mechanisms import Shared
 from retrieval_interp.views.attention import checked, patterns_on, position_labels, thousandths
 from retrieval_interp.views.page import View, record_rows, render
@@ -62,8 +61,8 @@ def _plain(value: Any, names: Sequence[str]) -> Any:
     """Records and numbers as JSON data; units and paths as text."""
     if isinstance(value, (Unit, HeadPath)):
         return value.text(names)
-    if isinstance(value, (Share, Measured, Origin)):
-        return value._asdict()
+    if isinstance(value, tuple) and hasattr(value, "_asdict"):
+        return {key: _plain(x, names) for key, x in value._asdict().items()}
     if isinstance(value, tuple):
         return [_plain(each, names) for each in value]
     if is_dataclass(value):
@@ -102,6 +101,7 @@ def why_view(
         "why.html",
         name=f"why-{uuid.uuid4().hex[:12]}",
         finding=found.finding,
+        strip=_strip(found.question),
         prompts=[" ".join(labels), " ".join(position_labels(model, found.task, other, 0))],
         drawing=Markup(why_drawing(found, model)),
         level_header=LEVEL_HEADER,
@@ -113,6 +113,16 @@ def why_view(
         data={"tokens": labels, "heads": patterns, "causal": is_causal(model, some)},
     )
     return View(f"Why? {found.task.description}", html, why_text(found), found)
+
+
+def _strip(question: Question | None) -> list[tuple[str, float, str]]:
+    """Tokens that were tried, how much hangs on each as a share of the most, and that in nats."""
+    places = () if question is None else question.places
+    most = max((place.falls for place in places), default=0.0)
+    return [
+        (place.text, max(0.0, place.falls / most) if most > 0 else 0.0, f"{place.falls:.1f}")
+        for place in places
+    ]
 
 
 def with_arrows(circuit: Circuit, kept: Mapping[Head, Iterable[RolePath]]) -> Circuit:

@@ -233,8 +233,18 @@ class PairsTask(text_task.AnswerTask):
         places = [[range(len(row.prompt))[place] for place in self._places] for row in rows]
         return self.batch([row._replace(roles=at) for row, at in zip(rows, places)], device)
 
+    def with_others(
+        self, n: int, device: Device = "cpu", split: Split = "train"
+    ) -> tuple[Batch, Batch]:
+        """The first n prompts of a split, and the second prompt of each pair."""
+        batch = self.sample(n, 0, device, split)
+        inputs = batch.inputs.clone()
+        for row, (_, other) in zip(inputs, given(self._read, n, split, 0)):
+            row[: len(other)] = row.new_tensor(other)
+        return batch, replace(batch, inputs=inputs)
+
     def counterfactual(self, batch: Batch, seed: int = 0) -> Batch:
-        """The second prompt of each pair."""
+        """The second prompt of each pair; of pairs with one first prompt, of the last."""
         others = {tuple(clean.prompt): other for clean, other in self._read}
         prompts = zip(batch.inputs.tolist(), batch.roles[:, 0, -1].tolist())
         rows = [others[tuple(ids[: end + 1])] + ids[end + 1 :] for ids, end in prompts]
