@@ -16,6 +16,7 @@ from retrieval_interp.circuits import Head
 from retrieval_interp.circuits.counterfactual.explanation import explain, head_name
 from retrieval_interp.circuits.counterfactual.mechanism import with_counterfactual
 from retrieval_interp.circuits.counterfactual.origin import origins
+from retrieval_interp.circuits.counterfactual.question import ask
 from retrieval_interp.circuits.counterfactual.search import KeepSearch, Recovery, Share
 from retrieval_interp.circuits.counterfactual.units import (
     MetricTask,
@@ -24,7 +25,6 @@ from retrieval_interp.circuits.counterfactual.units import (
     halving,
     losing,
 )
-from retrieval_interp.circuits.counterfactual.why import propose
 from retrieval_interp.circuits.flow import causal_depth
 from retrieval_interp.circuits.hooks import ablated
 from retrieval_interp.circuits.losses import Scorer
@@ -554,11 +554,11 @@ def test_nothing_to_recover_is_said(tmp_path, small):
     with pytest.raises(InputError, match="a model with a tokenizer, found none"):
         ri.why(small.model, "a = b", "a", "b")
     model = untrained_bridge("gpt2", tmp_path)
-    with pytest.raises(InputError, match="change of one token, to another of the prompt"):
-        with torch.no_grad():  # whatever it reads, it answers the same
-            for parameter in model.parameters():
-                parameter.zero_()
-        propose(model, SENTENCE, " Mary", " John")
+    with torch.no_grad():  # whatever it reads, it answers the same
+        for parameter in model.parameters():
+            parameter.zero_()
+    with pytest.raises(InputError, match="expected another token in place of"):
+        ask(model, SENTENCE, " Mary")
     with pytest.raises(InputError, match="keep: expected a share above 0 and below 1"):
         ri.why(small.model, small.task, keep=1.0)
 
@@ -610,6 +610,60 @@ def test_another_half_of_the_pairs_is_reported(tmp_path):
     assert page.html.count("<tr data-path=") == len(found.units) > 0
     assert "http" not in page.html.replace("http://www.w3.org", "").split("<script")[0]
     assert found.finding in page.text
+
+
+@torch.no_grad()
+def test_changes_of_one_token_turn_the_answer(tmp_path):
+    model = untrained_bridge("llama", tmp_path)
+    begin = [model.tokenizer.bos_token_id]
+
+    def read(text):
+        return model.tokenizer(text, add_special_tokens=False)["input_ids"]
+
+    def logits(text):
+        return model(torch.tensor([begin + read(text)]))[0, -1]
+
+    before, ids = logits(SENTENCE), read(SENTENCE)
+    words = {text: read(f"to{text}")[-1] for text in (" Mary", " John", " When", " store")}
+    answer = max(words, key=lambda text: float(before[words[text]]))
+    likeliest, question = words[answer], ask(model, SENTENCE, answer)
+    assert question.answer == answer and question.rank == int((before >= before[likeliest]).sum())
+    assert question.says == model.tokenizer.decode([int(before.argmax())])
+    assert question.probability == pytest.approx(float(before.softmax(0)[likeliest]), rel=1e-4)
+    assert question.changes
+    for change in question.changes:
+        changed = read(change.prompt)
+        differ = [n for n, (a, b) in enumerate(zip(ids, changed)) if a != b]
+        assert differ == [question.place.index] and len(ids) == len(changed)
+        after, wrong = logits(change.prompt), read(SENTENCE + change.wrong)[-1]
+        assert before[wrong] < before[likeliest] and after[wrong] > after[likeliest]
+    # Of a named place as much is said as before, and a wrong answer that is given leads.
+    first = question.places[0]
+    assert ask(model, SENTENCE, answer, place=first.text).places[0].falls == pytest.approx(
+        first.falls
+    )
+    wrong = question.changes[0].wrong
+    given = ask(model, SENTENCE, answer, wrong, place=question.place.text)
+    assert {change.wrong for change in given.changes} == {wrong}
+    task = ri.PairsTask(question.pairs, model.tokenizer)
+    batch, others = task.with_others(2, split="test")
+    for row, other, change in zip(batch.inputs, others.inputs, question.changes[1::2]):
+        assert row.tolist() == begin + ids and other.tolist() == begin + read(change.prompt)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "how", "message"),
+    [
+        (f"{SENTENCE} ", {}, "expected no blank at the end"),
+        (SENTENCE * 40, {}, "expected at most the model's 64 tokens, found"),
+        (SENTENCE, {"answer": " Mary", "wrong": "Mary"}, "expected another wrong answer"),
+        (SENTENCE, {"place": "nowhere"}, "place: expected a token of"),
+        ("", {}, "expected words, found ''"),
+    ],
+)
+def test_prompts_that_cannot_be_asked_about_are_refused(tmp_path, prompt, how, message):
+    with pytest.raises(InputError, match=message):
+        ask(untrained_bridge("gpt2", tmp_path), prompt, **how)
 
 
 def test_the_command_explains(run_command_in_process, tmp_path):

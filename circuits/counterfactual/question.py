@@ -20,7 +20,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from retrieval_interp.circuits.hooks import run_model
@@ -101,7 +101,9 @@ class Question:
             falls = listed(
                 [f"{place.text.strip()!r} ({place.falls:.1f})" for place in first], "and"
             )
-            sentences.append(f"That hangs on {falls}, by the nats it loses when a token is changed")
+            sentences.append(
+                f"That hangs on {listed(falls, 'and')}, by nats lost when a token is changed"
+            )
         changes = [f"{change.text.strip()} ({change.wrong.strip()})" for change in self.changes]
         if len(changes) > SHOWN:
             changes = [*changes[:SHOWN], f"{len(changes) - SHOWN} more"]
@@ -113,6 +115,7 @@ class Question:
         return ". ".join(sentences) + "."
 
 
+@torch.no_grad()
 def ask(
     model: Any,
     prompt: str,
@@ -199,7 +202,6 @@ class _Asking:
         self.embeddings = torch.nn.functional.normalize(model.W_E.detach().float(), dim=-1)
         self.forms = _forms(tokenizer, len(self.embeddings)).to(self.device)
 
-    @torch.no_grad()
     def _predict(self) -> None:
         batch = self._batch([self.ids])
         self.predicted: Float[Tensor, "pos vocab"] = run_model(self.model, batch)[0].float()
@@ -229,7 +231,7 @@ class _Asking:
         likeness = self.embeddings[tokens] @ self.embeddings[token]
         return list(tokens[likeness.topk(min(count, len(tokens))).indices].tolist())
 
-    def alike(self, token: int) -> Float[Tensor, " tokens"]:
+    def alike(self, token: int) -> Int[Tensor, " tokens"]:
         """The tokens of the same form, without other spellings of the same word."""
         same = (self.forms == self.forms[token]).nonzero()[:, 0]
         word = self.text(token).strip().lower()
@@ -284,6 +286,11 @@ class _Asking:
             chosen += likely[order].tolist()
         return self._whole([self._with(index, token) for token in chosen], index)
 
+    def _reads_back(self, token: int) -> bool:
+        """Whether a token behind the prompt is read from its text as it is."""
+        text = self.tokenizer.decode([*self.ids, token])
+        return token_ids(self.tokenizer, text) == [*self.ids, token]
+
     def _with(self, index: int, token: int) -> list[int]:
         return [*self.ids[:index], token, *self.ids[index + 1 :]]
 
@@ -318,7 +325,11 @@ class _Asking:
             tokens = self._whole([self._with(index, token) for token in drawn], index)
         in_play = set(self.logits.topk(min(IN_PLAY, len(self.logits))).indices.tolist())
         less = [token for token in kind if self.logits[token] < self.logits[right]]
-        possible = [token for token in less if token in in_play or len(kind) == 2]
+        possible = [
+            token
+            for token in less
+            if (token in in_play or len(kind) == 2) and self._reads_back(token)
+        ]
         if not tokens or not possible:
             return []
         rows = [self._with(index, token) for token in tokens]
@@ -351,7 +362,6 @@ class _Asking:
         end = torch.full_like(tokens[:, :1, None], tokens.shape[1] - 1)
         return Batch(tokens, tokens[:, -1:], end)
 
-    @torch.no_grad()
     def _run(self, rows: Sequence[list[int]], index: int | None = None) -> Iterator[Tensor]:
         """The last logits of changed prompts; with an index, and how likely the rest is."""
         size = max(1, TOKENS // (len(rows[0]) + 1))
