@@ -511,11 +511,6 @@ def _main_path(unit: Unit, estimates: Estimates, allowed: Sequence[RolePath]) ->
 def head_name(path: RolePath, task: Task, batch: Batch) -> str:
     """What a head with this path is commonly called, or nothing."""
     kind, position = path_kind(path, batch), batch.roles[:, 0, path.src]
-    if (
-        kind == "previous-token head"
-        and len(batch.roles[:, :, list(path)].flatten(0, 1).unique(dim=0)) == 1
-    ):
-        kind = ""  # in one layout any two neighbours stand so
     answers = path.dest in task.answer_roles  # only from there is an answer moved
     if kind or not answers or batch.tokens is None or not hasattr(task, "tokenizer"):
         return kind

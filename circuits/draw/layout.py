@@ -152,7 +152,8 @@ def path_kind(path: RolePath, batch: Batch) -> str:
     if not len(dest) or bool((src >= dest).any()):
         return ""
     if bool((dest - src == 1).all()):
-        return "previous-token head"
+        # In one layout any two neighbours stand so.
+        return "previous-token head" if len({*dest.tolist()}) > 1 else ""
     if batch.tokens is None:
         return ""
     asked, found, before = (batch.tokens[example, place] for place in (dest, src, src - 1))
