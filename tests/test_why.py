@@ -24,6 +24,7 @@ from retrieval_interp.circuits.counterfactual.units import (
     estimate_units,
     halving,
     losing,
+    prompts_at_once,
 )
 from retrieval_interp.circuits.flow import causal_depth
 from retrieval_interp.circuits.hooks import ablated
@@ -219,6 +220,19 @@ def test_only_what_differs_is_computed(tmp_path):
     handle.remove()
     # What is the same may differ in its last bit.
     assert 6 <= sum(sizes) // model.cfg.d_model < 6 * 8 and "forward" not in vars(first)
+
+
+def test_estimates_of_a_few_prompts_at_a_time_are_the_same(model, monkeypatch):
+    task = Ending()
+    task.n_words = model.cfg.d_vocab
+    batch = with_counterfactual(model, task.sample(5), task.sample(5, seed=1))
+    whole = estimate_units(model, MetricTask(task), batch)
+    cfg = model.cfg
+    room = 2.5 * cfg.n_layers * 9 * (16 * cfg.d_model + 2 * cfg.n_heads * 9)
+    monkeypatch.setattr("retrieval_interp.circuits.counterfactual.units.GRAPH", room)
+    assert prompts_at_once(model, batch) == 2
+    for level, of_parts in zip(whole, estimate_units(model, MetricTask(task), batch)):
+        torch.testing.assert_close(level, of_parts, atol=1e-5, rtol=1e-4)
 
 
 @pytest.mark.parametrize("share", [0.0, 0.5, 1.0])

@@ -32,6 +32,7 @@ from retrieval_interp.circuits.counterfactual.units import (
     estimate_units,
     keeping,
     losing,
+    prompts_at_once,
 )
 from retrieval_interp.circuits.hooks import has_hooks, heads_of
 from retrieval_interp.circuits.losses import Scorer, standard_error
@@ -201,8 +202,10 @@ class KeepSearch:
         for recovery in self.measured:
             recovery.deadline = self._until
         try:
-            yield "estimating heads, rows and paths"
             few = self.measured[0].batch[:_FEW]
+            size = prompts_at_once(self.model, few)
+            chunks = "" if size == len(few) else f", {size} prompts at a time"
+            yield f"estimating heads, rows and paths{chunks}"
             self.estimates = estimate_units(self.model, self.task, few, self.patch)
             for name in LEVELS[: LEVELS.index(self.upto) + 1]:
                 self._held = []

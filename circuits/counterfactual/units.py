@@ -24,7 +24,7 @@ from retrieval_interp.circuits.counterfactual.mechanism import (
     Patched,
     written,
 )
-from retrieval_interp.circuits.hooks import in_all_layers, parts_of, run_model
+from retrieval_interp.circuits.hooks import has_hooks, in_all_layers, run_model
 from retrieval_interp.circuits.losses import answer_hooks
 from retrieval_interp.circuits.mechanisms import ORIGINAL, Mechanism
 from retrieval_interp.tasks import Batch, InputError, Task, parse_role, role_name
@@ -34,6 +34,7 @@ from retrieval_interp.tasks.task import Attended, Outputs
 SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)  # of the way from the counterfactual to the prompt
 LEVELS = ("heads", "rows", "paths")
 LOGITS = "logit difference"
+GRAPH = 500_000_000  # numbers that a backward pass may keep
 Metric = Callable[[Outputs, Batch], Float[Tensor, " batch"]]
 Paths = tuple[RolePath, ...]
 
@@ -198,10 +199,11 @@ def estimate_units(
 ) -> Estimates:
     """Estimate what every head, row and path brings, on examples with a counterfactual.
 
-    One pass for each share of the way from the counterfactual (0) to the prompt (1).
+    One pass for each share of the way from the counterfactual (0) to the prompt (1), for as many
+    prompts at a time as `prompts_at_once` says.
     """
     of_parts = []
-    for part in parts_of(model, batch):
+    for part in batch.parts(prompts_at_once(model, batch)):
         runs = [_estimated(model, task, part, patch, share) for share in shares]
         heads, rows, paths = (torch.stack(level).mean(0) for level in zip(*(r[:3] for r in runs)))
         slopes = [sum(layer) / len(shares) for layer in zip(*(run.slopes for run in runs))]
@@ -209,6 +211,13 @@ def estimate_units(
     heads, rows, paths = (torch.cat(level, dim=1) for level in zip(*(p[:3] for p in of_parts)))
     slopes = [torch.cat(layer) for layer in zip(*(part.slopes for part in of_parts))]
     return Estimates(heads, rows, paths, slopes)
+
+
+def prompts_at_once(model: Any, batch: Batch) -> int:
+    """How many prompts a backward pass has room for; all where a model has hooks of its own."""
+    cfg, positions = model.cfg, batch.inputs.shape[1]
+    numbers = cfg.n_layers * positions * (16 * cfg.d_model + 2 * cfg.n_heads * positions)
+    return len(batch) if has_hooks(model) else max(1, min(len(batch), int(GRAPH // numbers)))
 
 
 @torch.enable_grad()
