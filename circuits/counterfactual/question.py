@@ -98,9 +98,7 @@ class Question:
         first = [place for place in self.places if place.falls > 0]
         if len(self.places) > 1 and first:
             first = sorted(first, key=lambda place: -place.falls)[:3]
-            falls = listed(
-                [f"{place.text.strip()!r} ({place.falls:.1f})" for place in first], "and"
-            )
+            falls = [f"{place.text.strip()!r} ({place.falls:.1f})" for place in first]
             sentences.append(
                 f"That hangs on {listed(falls, 'and')}, by nats lost when a token is changed"
             )
@@ -150,7 +148,7 @@ def ask(
     first = sorted(places, key=lambda place: -place.falls)
     first = [place for place in first if place.falls >= NEARLY * first[0].falls][:NEXT]
     tried = [(asking.changes(place.index, right, kind), place) for place in first]
-    changes, best = max(tried, key=lambda pair: min(len(pair[0]), CHANGES))
+    changes, best = max(tried, key=lambda pair: min(len(pair[0]), CHANGES // 2))
     at_random = len(changes) < ENOUGH
     if at_random:
         best = first[0]
