@@ -44,7 +44,7 @@ BAD = [
     ("ablate", "--device gpu", "expected auto, cpu or cuda, found 'gpu'"),
     ("ablate", "--example 5", "--example"),
     ("train", "--preset smal", "expected one of: small, transformer-a"),
-    ("train", "--steps 0", "steps to be at least 1, found 0"),
+    ("train", "--steps 0", "steps to be an integer of at least 1, found 0"),
     ("train", "--device mps", "mps"),
     ("train", "--out taken", "other files"),
     ("explore", "--port 70000", "--port"),

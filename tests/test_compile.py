@@ -111,7 +111,10 @@ def test_paths_worked_by_hand(heads, task, carrying, enabling):
 # What a path is worth
 
 
-@pytest.mark.parametrize("seed", range(12))
+SEEDS = [pytest.param(n, marks=[pytest.mark.slow] * (n > 5)) for n in range(12)]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
 def test_random_models_work_by_the_paths_they_name(seed):
     task, extras = unit_task(1 + seed % 9), seed % 2 > 0
     sizes = causal_depth(task.steps) + seed % 4, 1 + seed % 3

@@ -342,6 +342,7 @@ def test_a_search_may_be_confined_to_some_heads(small):
         Search(small.model, small.task, SearchOptions(heads="1"))
 
 
+@pytest.mark.slow
 def test_the_command_passes_options_on(run_command_in_process, tmp_path):
     options = ["--examples", 32, "--one-hot", "--json", "numbers.json"]
     done = run_command_in_process("ablate", *options, cwd=tmp_path)

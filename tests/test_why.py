@@ -375,7 +375,10 @@ def test_units_are_put_back_until_other_prompts_confirm(small):
         assert search._confirmed() == tuple(units[:best])
 
 
-@pytest.mark.parametrize("index", range(0, 24, 2))
+COMPILED = [pytest.param(n, marks=[pytest.mark.slow] * (n > 8)) for n in range(0, 24, 2)]
+
+
+@pytest.mark.parametrize("index", COMPILED)
 def test_compiled_models_keep_the_paths_that_depend_on_the_question(index):
     task = ri.RetrievalTask(steps=1 + index % 6, dim=8, tokens="unit")
     layers = causal_depth(task.steps) + index // 6

@@ -52,6 +52,7 @@ def test_asking_for_a_loss_and_parsing_lines_change_nothing(bench):
     assert bench.loss_with("L0.H0 uniform") == pytest.approx(before, abs=1e-6)
 
 
+@pytest.mark.slow
 def test_examples_and_seed_are_the_benchs():
     bench = ri.open("small", examples=16, seed=3, progress=lambda items, what: items)
     bench.suppose("L4.H0 s0<-s4")

@@ -21,6 +21,17 @@ from retrieval_interp.views.score_text import mechanism_words
 from retrieval_interp.views.tables import text_table, wrapped
 
 _CALLED = {"previous": "previous-token", "same": "duplicate-token", "after-same": "induction"}
+COLORS = {  # of rules, by kind
+    "uniform": "#9aa0a6",
+    "identity": "#72b7b2",
+    "one-hot": "#b279a2",
+    "shared": "#b279a2",
+    "first": "#4c78a8",
+    "previous": "#54a24b",
+    "same": "#f58518",
+    "after-same": "#e45756",
+}
+OTHER_RULES = "#9aa0a6"
 MOST_ROWS = 30
 MOST_POSITIONS = 48  # of patterns; longer ones make the page large
 HEADER = ("head", "rule", "share", "mean", "loss alone", "change", "together")
@@ -175,6 +186,8 @@ def scan_view(scan: Scan, model: Any, record: Mapping[str, Any] | None = None) -
     both = {row.head: (mean, patterns[row.head]) for row, mean in zip(scan.heads, means)}
     html = render(
         "scan.html",
+        colors=COLORS,
+        other_rules=OTHER_RULES,
         name=f"scan-{uuid.uuid4().hex[:12]}",
         verdict=scan_verdict(scan),
         scan=scan,
