@@ -10,7 +10,7 @@ def test_every_path_that_can_be_exchanged_for_another_is_found(small):
     lines = ["L0.H0 one-hot s0<-s0 s2<-s2 s4<-s3 s6<-s6", "L1.H0 identity"]
     lines += ["L2.H0 one-hot s0<-s2 s4<-s6", "L3.H0 uniform", "L4.H0 one-hot s0<-s4"]
     given = ri.parse_circuit(lines, task)
-    several = ri.alternatives(model, task, given, examples=64)
+    several = ri.alternatives(model, task, given, examples=64, time=3600.0)
     batches = [task.sample(64, seed, split="discovery") for seed in (0, _CONFIRMING)]
     scorers = [Scorer(model, task, batch) for batch in batches]
 

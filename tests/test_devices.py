@@ -194,6 +194,7 @@ def test_commands(alike, run_command_in_process, tmp_path, words):
     alike(result, words.startswith("train"))
 
 
+@pytest.mark.slow
 def test_the_explorer(alike):
     def result(device):
         bench = ri.open("repeated", examples=4, device=device, progress=lambda items, what: items)

@@ -202,6 +202,7 @@ def test_where_no_tolerance_is_stated_the_first_examples_have_losses_like_all(sm
     assert sorted(ranks[:16].tolist()) == list(range(0, 64, 4))
 
 
+@pytest.mark.slow
 def test_a_search_tells_what_is_tried_and_the_best_circuit_so_far(small, whole):
     search, states = whole
     numbers = [state.scored for state in states]

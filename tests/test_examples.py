@@ -107,7 +107,11 @@ def test_a_broken_link_fails_make_docs(tmp_path):
         run(*line.split(), cwd=tmp_path)
 
 
-@pytest.mark.parametrize("page", PRINTED)
+SLOW = {"docs/guide/discovery.md"}  # a search
+PAGES = [pytest.param(page, marks=[pytest.mark.slow] * (page in SLOW)) for page in PRINTED]
+
+
+@pytest.mark.parametrize("page", PAGES)
 def test_the_lines_of_a_page_run(page, printed):
     found = printed("\n".join(blocks(page, "python")))
     assert all(part in found for part in PRINTED[page]), found

@@ -227,6 +227,7 @@ def test_a_window_and_padding_on_either_side(start, tmp_path):
         torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
 
 
+@pytest.mark.slow
 def test_scans_scores_controls_and_searches_stay_in_the_window():
     model = hooked_model(n_heads=4, seed=2, **LOCAL).eval()
     model.blocks[0].attn.W_Q.data[0] = model.blocks[0].attn.b_Q.data[0] = 0  # uniform in its window

@@ -598,7 +598,7 @@ def test_a_search_out_of_time_tells_what_it_has(monkeypatch, small):
     monkeypatch.setattr(name, lambda: len(runs))
     for time, levels in ((3.0, 0), (16.0, 1), (1000.0, 3)):
         runs.clear()
-        found = ri.why(small.model, small.task, time=time, controls=2)
+        found = ri.why(small.model, small.task, time=time, examples=8, controls=2)
         assert len(found.levels) == levels
         assert ("time limit" in found.unfinished) == (levels < 3)
         assert ("when it was stopped" in found.unfinished) == (levels == 1)
