@@ -16,12 +16,12 @@ units kept, CMD the area between that and 1.
 """
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
 import torch
-from measure import Rows, benchmark, shortest, timed
+from measure import benchmark, shortest, timed
 from torch import Tensor
 
 import retrieval_interp as ri
@@ -207,16 +207,15 @@ def of_method(way: str, model: Any, task: MetricTask, pairs: list[Any]) -> dict[
     return row | {"passes": deciding.passes, "estimating": seconds}
 
 
-def of_behaviour(name: str, options: argparse.Namespace, model: Any) -> Rows:
-    task, rows = BEHAVIOURS[name](model.tokenizer), Rows()
+def of_behaviour(name: str, options: argparse.Namespace, model: Any) -> Iterator[dict[str, Any]]:
+    task = BEHAVIOURS[name](model.tokenizer)
     batches = [task.sample(options.examples, split=split) for split in ("discovery", "test")]
     pairs = [(batch, task.counterfactual(batch, 0)) for batch in batches]
     for way in WAYS:
         for what in ("split_qkv_input", "attn_result", "hook_mlp_in"):
             getattr(model, f"set_use_{what}")("edges" in way)
         row = of_method(way, model, MetricTask(task), pairs)
-        rows.append({"behaviour": name, "ranked by": way, **row})
-    return rows
+        yield {"behaviour": name, "ranked by": way, **row}
 
 
 WAYS: dict[str, Callable[..., Any]] = {
@@ -229,9 +228,9 @@ WAYS: dict[str, Callable[..., Any]] = {
 
 
 @benchmark(behaviours=["names"], examples=12, quick={"behaviours": ["capital"], "examples": 2})
-def main(options: argparse.Namespace) -> Rows:
+def main(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     model = ri.smollm2(device=str(options.device))
-    return [row for name in options.behaviours for row in of_behaviour(name, options, model)]
+    return (row for name in options.behaviours for row in of_behaviour(name, options, model))
 
 
 if __name__ == "__main__":
