@@ -1,8 +1,8 @@
 """Make the pictures of the pages: python docs/gallery.py [explorer report figures circuits answers]
 
 Needs chromium. `figures` are the paper's, from the package's checkpoints and result files, and
-`circuits` those of three shipped models (four minutes together). `answers` asks SmolLM2 for three
-of its answers (twenty minutes); where it is not installed, their pictures stay as they are.
+`circuits` those of three shipped models (four minutes together). `answers` asks SmolLM2 for two
+of its answers (ten minutes); where it is not installed, their pictures stay as they are.
 """
 
 import os
@@ -150,7 +150,7 @@ def draw(name: str, bench: Any, score: Any, circuit: Any = None) -> None:
 
 
 def answers(folder: Path) -> None:
-    """Three answers of SmolLM2, by the benchmark that measures them."""
+    """Two answers of SmolLM2, by the benchmark that measures them."""
     try:
         ri.smollm2()
     except ri.InputError as missing:
@@ -165,7 +165,7 @@ def answers(folder: Path) -> None:
 
 
 GROUND = "<style>svg { background: #ffffff; color: #1a1c1f }</style>"
-ANSWERS = ("names", "list", "docstring")
+ANSWERS = ("capital", "names")
 RESULTS = DOCS.parent / "retrieval_interp" / "results"
 PICTURES = {
     "explorer": explorer,

@@ -311,7 +311,7 @@ class _Asking:
     def changes(
         self, index: int, right: int, kind: Sequence[int], draw: random.Random | None = None
     ) -> list[Change]:
-        """The changes that fit: each wrong answer once, then once more; likely prompts first.
+        """The changes that fit: each wrong answer once, then once more; the nearest tokens first.
 
         With `draw` the tokens are drawn, and the prompt need not be likely.
         """
@@ -336,11 +336,10 @@ class _Asking:
         fits = best.values > runs[:, right]
         if draw is None:
             fits &= likely >= self._likely(self.predicted, self.ids, index) - LESS_LIKELY
-        order = [n for n in likely.argsort(descending=True).tolist() if fits[n]]
         wrongs = [self.shared + self.text(possible[n]) for n in best.indices.tolist()]
         times: Counter[str] = Counter()
         ranked = []
-        for n in order:
+        for n in fits.nonzero()[:, 0].tolist():
             times[wrongs[n]] += 1
             ranked.append((times[wrongs[n]], n))
         prompt = len(rows[0]) - len(self.shared)
