@@ -580,6 +580,12 @@ def test_nothing_to_recover_is_said(tmp_path, small):
         ri.why(small.model, small.task, keep=1.0)
 
 
+@pytest.mark.parametrize("asked", [[SENTENCE], torch.tensor([1, 2]), 3])
+def test_what_cannot_be_asked_is_refused(small, asked, without_type_checks):
+    with pytest.raises(InputError, match="expected a prompt, a task or a list of ri.Pair"):
+        ri.why(small.model, asked)
+
+
 def test_prompts_too_few_to_tell_are_refused_with_that_reason(small):
     """A fall that is a tenth of what the model knows, but not two of its standard errors."""
     batch = small.task.sample(4, split="discovery")

@@ -124,6 +124,9 @@ def why(
 
 
 def _pairs(model: Any, pairs: Sequence[Pair]) -> PairsTask:
+    given = pairs if isinstance(pairs, (list, tuple)) else [pairs]
+    if wrong := [type(pair).__name__ for pair in given if not isinstance(pair, Pair)]:
+        raise InputError(f"expected a prompt, a task or a list of ri.Pair, found {wrong[0]}")
     tokenizer = getattr(model, "tokenizer", None)
     if tokenizer is None:
         raise InputError("expected a model with a tokenizer, found none; use a task")
