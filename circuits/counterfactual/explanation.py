@@ -20,10 +20,9 @@ from retrieval_interp.circuits.attention import attention_by_role
 from retrieval_interp.circuits.circuit import Circuit
 from retrieval_interp.circuits.counterfactual.mechanism import Patch
 from retrieval_interp.circuits.counterfactual.origin import Origin, origins
-from retrieval_interp.circuits.counterfactual.question import Question
+from retrieval_interp.circuits.counterfactual.question import PromptQuestion
 from retrieval_interp.circuits.counterfactual.search import (
     KeepSearch,
-    OutOfTime,
     Recovery,
     Share,
 )
@@ -35,6 +34,7 @@ from retrieval_interp.circuits.counterfactual.units import (
     Unit,
     halving,
 )
+from retrieval_interp.circuits.discovery.judge import OutOfTime
 from retrieval_interp.circuits.discovery.needed import minimal_sets
 from retrieval_interp.circuits.draw.layout import path_kind
 from retrieval_interp.circuits.losses import (
@@ -128,7 +128,7 @@ class Explanation:
     on_the_same: bool  # whether it was found and measured on the same examples
     runs: int
     unfinished: str  # why the search ended early, or found no more levels
-    question: Question | None = None  # what the answer of a single prompt hangs on
+    question: PromptQuestion | None = None  # what the answer of a single prompt hangs on
 
     def enabled_by(self, head: str | Head) -> list[tuple[UnitScore, Enabled]]:
         """Which units a head's attention depends on, those that change it most first."""

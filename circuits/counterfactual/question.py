@@ -65,7 +65,7 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Question:
+class PromptQuestion:
     """A prompt, its answer, and changes of one place after which the model answers otherwise."""
 
     prompt: str
@@ -122,7 +122,7 @@ def ask(
     place: str = "",
     seed: int = 0,
     progress: Progress = no_progress,
-) -> Question:
+) -> PromptQuestion:
     """Find what an answer hangs on, and changes after which the model answers otherwise.
 
     Args:
@@ -162,7 +162,7 @@ def ask(
         )
     probabilities = asking.logits.softmax(0)
     says = int(asking.logits.argmax())
-    return Question(
+    return PromptQuestion(
         prompt=prompt,
         answer=asking.shared + asking.text(right),
         probability=float(probabilities[right]),

@@ -34,6 +34,7 @@ from retrieval_interp.circuits.counterfactual.units import (
     losing,
     prompts_at_once,
 )
+from retrieval_interp.circuits.discovery.judge import OutOfTime
 from retrieval_interp.circuits.hooks import has_hooks, heads_of
 from retrieval_interp.circuits.losses import Scorer, standard_error
 from retrieval_interp.circuits.tolerance import uninformed_loss
@@ -56,10 +57,6 @@ class Share(NamedTuple):
 
     share: float
     se: float
-
-
-class OutOfTime(Exception):
-    """The time of a search is over."""
 
 
 class Recovery:

@@ -9,7 +9,7 @@ from markupsafe import Markup
 
 from retrieval_interp.circuits.circuit import Circuit, Head, HeadPath, RolePath
 from retrieval_interp.circuits.counterfactual.explanation import LEVEL_HEADER, Explanation
-from retrieval_interp.circuits.counterfactual.question import Question
+from retrieval_interp.circuits.counterfactual.question import PromptQuestion
 from retrieval_interp.circuits.counterfactual.search import Share
 from retrieval_interp.circuits.counterfactual.units import MetricTask, Unit
 from retrieval_interp.circuits.draw.layout import role_order, worth_of_paths
@@ -115,7 +115,7 @@ def why_view(
     return View(f"Why? {found.task.description}", html, why_text(found), found)
 
 
-def _strip(question: Question | None) -> list[tuple[str, float, str]]:
+def _strip(question: PromptQuestion | None) -> list[tuple[str, float, str]]:
     """Tokens that were tried, how much hangs on each as a share of the most, and that in nats."""
     places = () if question is None else question.places
     most = max((place.falls for place in places), default=0.0)
