@@ -1,10 +1,13 @@
 """All circuits that do as well, against every exchange of one path for another, tried by hand."""
 
+import pytest
+
 import retrieval_interp as ri
 from retrieval_interp.circuits.discovery.search import _CONFIRMING, Search, SearchOptions
 from retrieval_interp.circuits.losses import Scorer, standard_error
 
 
+@pytest.mark.slow
 def test_every_path_that_can_be_exchanged_for_another_is_found(small):
     model, task = small.model, small.task
     lines = ["L0.H0 one-hot s0<-s0 s2<-s2 s4<-s3 s6<-s6", "L1.H0 identity"]

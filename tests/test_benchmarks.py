@@ -60,6 +60,7 @@ def test_devices(rows):
 
 @pytest.mark.browser
 @needs_chromium
+@pytest.mark.slow
 def test_click_times(rows):
     for row in rows("click_times")[0]:
         assert row["clicks"] and 0 < row["frame, ms"] < row["tables, ms"] < row["last, ms"]

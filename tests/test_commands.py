@@ -61,7 +61,7 @@ BAD = [
     ("why", "--examples 1.5", "--examples: expected a whole number, found '1.5'; see"),
     ("why", "--task x", "--task: .*'x' .*indirect-objects.*; see"),
     ("why", "", "expected one of --prompt, --pairs and --task, found none of them"),
-    ("why", "--prompt a", "expected --answer and --wrong"),
+    ("why", "--prompt a --counterfactual b", "expected --answer and --wrong"),
     ("why", "--prompt a --answer b --wrong b", "--wrong: expected another answer"),
     ("scan", "--model gpt2", "'gpt2': expected .*smollm2, gemma3, a checkpoint file"),
     ("reproduce", "--runs nowhere", "--runs: expected a folder of runs, found no folder nowhere"),

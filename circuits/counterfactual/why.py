@@ -94,13 +94,15 @@ def why(
 
     def draw(count: int, split: Split) -> tuple[Batch, Batch]:
         """Some prompts, with what attention does on their counterfactuals; and these."""
+        others: Batch | None = None
         if isinstance(task, PairsTask):
             batch, others = task.with_others(min(count, max(1, len(task) // 2)), device, split)
         else:
             batch = draw_batch(task, count, seed, device, split)
-            others = task.counterfactual(batch, seed)
         if callable(counterfactual):
             others = counterfactual(batch, seed)
+        elif others is None:
+            others = task.counterfactual(batch, seed)
         return with_counterfactual(model, batch, others), others
 
     drawn, others = draw(2 * examples, "discovery")
