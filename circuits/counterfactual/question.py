@@ -146,14 +146,15 @@ def ask(
         for index in progress(asking.places(right, kind, place), "what the answer hangs on")
     ]
     first = sorted(places, key=lambda place: -place.falls)
-    first = [place for place in first if place.falls >= NEARLY * first[0].falls][:NEXT]
+    enough = min(first[0].falls, NEARLY * first[0].falls)  # it may be negative
+    first = [place for place in first if place.falls >= enough][:NEXT]
     tried = [(asking.changes(place.index, right, kind), place) for place in first]
     changes, best = max(tried, key=lambda pair: min(len(pair[0]), CHANGES // 2))
-    at_random = len(changes) < ENOUGH
-    if at_random:
-        best = first[0]
-        drawn = asking.changes(best.index, right, kind, random.Random(seed))
-        at_random, changes = (True, drawn) if len(drawn) > len(changes) else (False, changes)
+    at_random = False
+    if len(changes) < ENOUGH:
+        drawn = asking.changes(first[0].index, right, kind, random.Random(seed))
+        if len(drawn) > len(changes):
+            at_random, changes, best = True, drawn, first[0]
     if not changes:
         raise InputError(
             f"counterfactual: expected another token in place of {best.text!r} after which the "

@@ -15,6 +15,7 @@ from retrieval_interp.circuits.counterfactual.question import ask
 from retrieval_interp.circuits.counterfactual.search import KeepSearch
 from retrieval_interp.circuits.counterfactual.units import Metric, MetricTask
 from retrieval_interp.circuits.fits import draw_batch
+from retrieval_interp.circuits.hooks import measuring
 from retrieval_interp.circuits.losses import Progress, no_progress
 from retrieval_interp.tasks import Batch, InputError, Task
 from retrieval_interp.tasks.sampling import Split
@@ -88,7 +89,8 @@ def why(
         right, other = (word if word[:1].isspace() else f" {word}" for word in (answer, wrong))
         task = _pairs(model, [Pair(what, counterfactual, (right,), (other,))])
     else:
-        question = ask(model, what, answer, wrong, place, seed, progress)
+        with measuring(model):
+            question = ask(model, what, answer, wrong, place, seed, progress)
         task = _pairs(model, question.pairs)
     measured, device = MetricTask(task, metric), next(model.parameters()).device
 
