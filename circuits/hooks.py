@@ -19,10 +19,12 @@ from retrieval_interp.tasks import Batch, InputError
 from retrieval_interp.tasks.task import Attended
 
 _PROBED: "weakref.WeakKeyDictionary[Any, dict[Any, Probed]]" = weakref.WeakKeyDictionary()
+_POINTS: "weakref.WeakKeyDictionary[Any, Mapping[str, Any]]" = weakref.WeakKeyDictionary()
 _KEPT = 64_000_000  # weights of patterns that are kept
 WHOLE = 512  # examples per run; more are no faster and take memory
 PART = 256  # examples per part of a larger batch; as fast as 512; 2.2 GB, not 2.5, for 4,096
 LOGITS = 300_000_000  # numbers that a run's logits may have; a language model has many a position
+_MEASURED: "weakref.WeakSet[Any]" = weakref.WeakSet()  # models that run without dropout now
 HookFunction = Callable[..., Tensor | None]
 
 
@@ -31,12 +33,37 @@ def pattern_hook_name(layer: int) -> str:
     return f"blocks.{layer}.attn.hook_pattern"
 
 
+def hook_points(model: HookedModel) -> Mapping[str, Any]:
+    """The hook points of a model by name; a bridge takes longer to collect them than to run."""
+    if "hook_dict" in vars(model):
+        return model.hook_dict
+    if model not in _POINTS:
+        _POINTS[model] = dict(model.hook_dict)
+    return _POINTS[model]
+
+
+@contextmanager
+def hooked(model: HookedModel, hooks: Iterable[tuple[str, HookFunction]]) -> Iterator[None]:
+    """Set hooks by name, and remove these alone; as `model.hooks`, which is slow on a bridge."""
+    points, used = hook_points(model), []
+    model.context_level += 1
+    try:
+        for name, function in hooks:
+            if name in points:
+                used.append(points[name])
+                points[name].add_hook(function, level=model.context_level)
+        yield
+    finally:
+        for point in used:
+            point.remove_hooks(level=model.context_level)
+        model.context_level -= 1
+
+
 def in_all_layers(
     model: HookedModel, name: str, function: HookFunction
-) -> list[tuple[Any, HookFunction]]:
-    """A hook on this part of every layer's attention, set at once: a bridge is slow to find one."""
-    names = (pattern_hook_name(layer) for layer in range(model.cfg.n_layers))
-    return [({pattern.replace("hook_pattern", name) for pattern in names}.__contains__, function)]
+) -> list[tuple[str, HookFunction]]:
+    """A hook on this part of every layer's attention."""
+    return [(f"blocks.{n}.attn.{name}", function) for n in range(model.cfg.n_layers)]
 
 
 def is_hooked_transformer(model: HookedModel) -> bool:
@@ -53,7 +80,7 @@ def call_options(batch: Batch) -> dict[str, Tensor]:
 
 def has_hooks(model: HookedModel) -> bool:
     """Whether somebody has set a hook on the model."""
-    return any(point.has_hooks() for point in model.hook_dict.values())
+    return any(point.has_hooks() for point in hook_points(model).values())
 
 
 def heads_of(model: HookedModel) -> list[Head]:
@@ -72,20 +99,31 @@ def parts_of(model: HookedModel, batch: Batch) -> list[Batch]:
 
 @contextmanager
 def measuring(model: HookedModel, alone: bool = False) -> Iterator[None]:
-    """Run a model without dropout, or even without the hooks of others; all is put back."""
-    wrapped = getattr(model, "original_model", model)  # some of its modules are not a bridge's
+    """Run a model without dropout, or even without the hooks of others; all is put back.
+
+    Inside it no other one looks for dropout again, which takes a bridge 20 ms.
+    """
+    if model in _MEASURED and not alone:
+        yield
+        return
+    nested, wrapped = model in _MEASURED, getattr(model, "original_model", model)
+    # Some modules of what a bridge wraps are not its own.
     training = [part for part in {*model.modules(), *wrapped.modules()} if part.training]
-    points = {point: point._forward_hooks for point in model.hook_dict.values() if alone}
+    points = hook_points(model).values() if alone else ()
+    before = {point: point._forward_hooks for point in points}
     try:
         for module in training:
             module.training = False
-        for point in points:
+        for point in before:
             point._forward_hooks = OrderedDict()
+        _MEASURED.add(model)
         yield
     finally:
+        if not nested:
+            _MEASURED.discard(model)
         for module in training:
             module.training = True
-        for point, hooks in points.items():
+        for point, hooks in before.items():
             point._forward_hooks = hooks
 
 
@@ -117,8 +155,8 @@ def probed(model: HookedModel, batch: Batch) -> Probed:
 
     places = ("hook_q", zero), ("hook_k", zero), ("hook_pattern", hide), ("hook_z", note)
     hooks = [hook for place in places for hook in in_all_layers(model, *place)]
-    with measuring(model, alone=True):
-        model.run_with_hooks(batch.inputs[:1], fwd_hooks=hooks, return_type=None)
+    with measuring(model, alone=True), hooked(model, hooks):
+        model(batch.inputs[:1], return_type=None)
     causal = getattr(model.cfg, "attention_dir", "causal") == "causal"
     if is_hooked_transformer(model) and causal and not all(m.causal for m in masks.values()):
         raise InputError(
@@ -238,7 +276,7 @@ def ablated(
             layers.setdefault(head.layer, {})[head.head] = mechanism
             patterns.where[head.layer].check(mechanism.paths, f"{head}: ", circuit.role_names)
     uses_pattern = not layers or probed(model, batch).pattern_is_used
-    points = model.hook_dict  # slow on a bridge, so all hooks are set at once
+    points = hook_points(model)
     names: dict[Any, str] = {}
     functions: dict[Any, list[HookFunction]] = {}
     for layer, heads in layers.items():
@@ -254,7 +292,7 @@ def ablated(
             activation = activation if changed is None else changed
         return activation
 
-    with model.hooks(fwd_hooks=[({*names.values()}.__contains__, replace)]):
+    with hooked(model, [(name, replace) for name in names.values()]):
         yield model
     for name in names.values():
         if name not in fired:

@@ -49,6 +49,8 @@ from retrieval_interp.circuits.hooks import (
     ablated,
     has_hooks,
     heads_of,
+    hook_points,
+    hooked,
     parts_of,
     run_model,
     where_by_layer,
@@ -349,7 +351,7 @@ class HookRuns:
         return layer if base.returned or not layers else 0
 
     def _run(self, circuit: Circuit, layer: int, before: Any) -> Tensor:
-        reading = self.model.hooks(fwd_hooks=self.reading)
+        reading = hooked(self.model, self.reading)
         with ablated(self.model, circuit, self.batch, layer, self.patterns), reading:
             return run_model(self.model, self.batch, layer, before)
 
@@ -371,7 +373,7 @@ def answer_hooks(
         return residual[example, positions]
 
     # A bridge needs whole sequences up to its last layer norm.
-    bridged = "unembed.hook_in" in model.hook_dict
+    bridged = "unembed.hook_in" in hook_points(model)
     last = f"blocks.{model.cfg.n_layers - 1}.hook_resid_post"
     return [("unembed.hook_in" if bridged else last, at_answers)]
 

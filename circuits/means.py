@@ -167,11 +167,10 @@ def read_patterns(model: HookedModel, batch: Batch, keep: Callable[[Tensor], Any
     def note(pattern: Tensor, hook: Any) -> None:
         layers.append(keep(pattern.detach()))
 
-    if all(hooks.pattern_hook_name(layer) in model.hook_dict for layer in (0, count - 1)):
+    if all(hooks.pattern_hook_name(layer) in hooks.hook_points(model) for layer in (0, count - 1)):
         noting = hooks.in_all_layers(model, "hook_pattern", note)
-        how = {**hooks.call_options(batch), "fwd_hooks": noting, "return_type": None}
-        with hooks.measuring(model):
-            model.run_with_hooks(batch.inputs, **how)
+        with hooks.measuring(model), hooks.hooked(model, noting):
+            model(batch.inputs, **hooks.call_options(batch), return_type=None)
     if len(layers) != count:
         raise InputError(
             f"attention: expected {hooks.pattern_hook_name(0)} and its counterparts to fire in "

@@ -24,7 +24,7 @@ from retrieval_interp.circuits.counterfactual.units import Unit, keeping
 from retrieval_interp.circuits.draw.layout import role_order
 from retrieval_interp.circuits.draw.svg import draw_circuit
 from retrieval_interp.circuits.fits import draw_batch
-from retrieval_interp.circuits.hooks import heads_of, is_causal, versions
+from retrieval_interp.circuits.hooks import heads_of, hook_points, is_causal, versions
 from retrieval_interp.circuits.losses import Progress, standard_error
 from retrieval_interp.circuits.means import allowed_attention, position_means, role_mean
 from retrieval_interp.circuits.mechanisms import ORIGINAL, Mechanism
@@ -375,7 +375,7 @@ class Workbench:
 
     def _fingerprint(self) -> tuple[Any, ...]:
         """The model's hooks, and counters that change when a weight is written to."""
-        points = getattr(self.model, "hook_dict", {}).values()
+        points = hook_points(self.model).values()
         hooked = tuple(id(point) for point in points if point.has_hooks())
         return hooked, versions(self.model.parameters())
 

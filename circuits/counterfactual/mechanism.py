@@ -16,7 +16,7 @@ from torch import Tensor
 
 from retrieval_interp.circuits.attention import Places, role_places
 from retrieval_interp.circuits.circuit import Circuit, RolePath
-from retrieval_interp.circuits.hooks import call_options, in_all_layers, measuring, parts_of
+from retrieval_interp.circuits.hooks import call_options, hooked, in_all_layers, measuring, parts_of
 from retrieval_interp.circuits.mechanisms import Mechanism, Output, WithPaths
 from retrieval_interp.tasks import Batch, InputError, Task, parse_role, role_name
 from retrieval_interp.tasks.roles import Roles
@@ -200,8 +200,8 @@ def attended(model: Any, batch: Batch) -> list[Attended]:
             layers[hook.layer()] = x.detach()
 
         hooks += in_all_layers(model, name, note)
-    with measuring(model):
-        model.run_with_hooks(batch.inputs, **call_options(batch), fwd_hooks=hooks, return_type=None)
+    with measuring(model), hooked(model, hooks):
+        model(batch.inputs, **call_options(batch), return_type=None)
     by_layer: Iterable[Any] = range(model.cfg.n_layers)
     missing = [name for name, layers in noted.items() if len(layers) < model.cfg.n_layers]
     if missing:

@@ -18,7 +18,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from retrieval_interp.circuits.attention import rows_of
-from retrieval_interp.circuits.hooks import call_options, measuring
+from retrieval_interp.circuits.hooks import call_options, hook_points, hooked, measuring
 from retrieval_interp.circuits.paths import HeadPath
 from retrieval_interp.tasks import Batch
 
@@ -91,9 +91,8 @@ class _Run:
             for part in ("pattern", "v"):
                 name = f"blocks.{layer}.attn.hook_{part}"
                 hooks.append((name, partial(note_attention, part, layer=layer)))
-        options = call_options(batch)
-        with measuring(model):
-            model.run_with_hooks(batch.inputs, **options, fwd_hooks=hooks, return_type=None)
+        with measuring(model), hooked(model, hooks):
+            model(batch.inputs, **call_options(batch), return_type=None)
 
     def parts(self, layer: int, src: int) -> Float[Tensor, "part batch chain d_model"]:
         """What enters a layer at a role: the embedding, then attention and MLP of each before."""
@@ -111,7 +110,7 @@ class _Run:
 
 
 def _has(model: Any, part: str) -> bool:
-    return f"blocks.0.{part}" in model.hook_dict
+    return f"blocks.0.{part}" in hook_points(model)
 
 
 def _origin(

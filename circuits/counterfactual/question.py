@@ -23,7 +23,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from retrieval_interp.circuits.hooks import run_model
+from retrieval_interp.circuits.hooks import hooked, run_model
 from retrieval_interp.circuits.losses import Progress, answer_hooks, no_progress
 from retrieval_interp.tasks import Batch, InputError
 from retrieval_interp.tasks.shown import listed
@@ -267,7 +267,7 @@ class _Asking:
 
         batch = self._batch([self.ids])
         hooks = [("hook_embed", note), *answer_hooks(self.model, batch, (0,))]
-        with torch.enable_grad(), self.model.hooks(fwd_hooks=hooks):
+        with torch.enable_grad(), hooked(self.model, hooks):
             logits = run_model(self.model, batch)[0, -1].float()
             (logits[right] - logits[list(kind)].logsumexp(0)).backward()
         assert embedded[0].grad is not None
@@ -366,7 +366,7 @@ class _Asking:
         for start in range(0, len(rows), size):
             batch = self._batch(rows[start : start + size])
             hooks = answer_hooks(self.model, batch, (0,)) if index is None else []
-            with self.model.hooks(fwd_hooks=hooks):
+            with hooked(self.model, hooks):
                 logits = run_model(self.model, batch).float()
             if index is None:
                 yield logits[:, -1]

@@ -24,7 +24,7 @@ from retrieval_interp.circuits.counterfactual.mechanism import (
     Patched,
     written,
 )
-from retrieval_interp.circuits.hooks import has_hooks, in_all_layers, run_model
+from retrieval_interp.circuits.hooks import has_hooks, hooked, in_all_layers, run_model
 from retrieval_interp.circuits.losses import answer_hooks
 from retrieval_interp.circuits.mechanisms import ORIGINAL, Mechanism
 from retrieval_interp.tasks import Batch, InputError, Task, parse_role, role_name
@@ -253,7 +253,7 @@ def _estimated(model: Any, task: MetricTask, batch: Batch, patch: Patch, share: 
         *in_all_layers(model, "hook_z", mix),
         *answer_hooks(model, batch, task.answer_roles),
     ]
-    with model.hooks(fwd_hooks=hooks):
+    with hooked(model, hooks):
         metric = task.metric(run_model(model, batch).float(), batch)
     if not metric.requires_grad:
         raise InputError(

@@ -223,7 +223,7 @@ def pattern_gradients(
     with torch.enable_grad():
         before = hooks.in_all_layers(model, "hook_pattern", partial(note, own))
         replaced = hooks.ablated(model, circuit, batch)
-        with model.hooks(fwd_hooks=before), replaced, model.hooks(fwd_hooks=after):
+        with hooks.hooked(model, before), replaced, hooks.hooked(model, after):
             outputs = hooks.run_model(model, batch)
         if not len(own) == len(used) == len(shifts) == n_layers:
             raise InputError(

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from retrieval_interp.circuits.attention import attention_along
 from retrieval_interp.circuits.circuit import Circuit, HeadPath
-from retrieval_interp.circuits.hooks import in_all_layers, parts_of, run_model
+from retrieval_interp.circuits.hooks import hooked, in_all_layers, parts_of, run_model
 from retrieval_interp.circuits.losses import (
     HookRuns,
     Progress,
@@ -154,7 +154,7 @@ class Sight:
             for name in names
             for hook in in_all_layers(self.model, f"hook_{name}", partial(note, name))
         ]
-        with self.model.hooks(fwd_hooks=hooks):
+        with hooked(self.model, hooks):
             yield seen
 
     def _along(self, seen: Seen, path: HeadPath) -> float:
@@ -183,6 +183,6 @@ class Sight:
         put = in_all_layers(self.model, "hook_q", set_to(queries["q"]))
         put += in_all_layers(self.model, "hook_k", set_to(keys["k"]))
         before = self.base.returned[layer - 1] if self.base.returned else None
-        with self.model.hooks(fwd_hooks=put), self._noting("pattern") as seen:
+        with hooked(self.model, put), self._noting("pattern") as seen:
             run_model(self.model, self.batch, layer if before is not None else 0, before)
         return seen
