@@ -45,8 +45,8 @@ _COLUMNS = 10  # roles that are all drawn; of more, those that paths join
 
 def why_text(found: Explanation, width: int | None = None) -> str:
     """The finding, its levels and what each unit does."""
-    finding, _, others = repr(found).partition("\n")
-    return "\n".join([*wrapped(finding, width), *wrapped(others, width, 2)])
+    finding, others = "\n".join(found.finding), repr(found).split("\n")[len(found.finding) :]
+    return "\n".join([*wrapped(finding, width), *wrapped("\n".join(others), width, 2)])
 
 
 def why_to_dict(found: Explanation) -> dict[str, Any]:
@@ -100,7 +100,7 @@ def why_view(
     html = render(
         "why.html",
         name=f"why-{uuid.uuid4().hex[:12]}",
-        finding=found.finding,
+        finding=" ".join(found.finding),
         strip=_strip(found.question),
         prompts=[" ".join(labels), " ".join(position_labels(model, found.task, other, 0))],
         drawing=Markup(why_drawing(found, model)),
