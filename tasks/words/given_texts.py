@@ -219,7 +219,8 @@ class PairsTask(text_task.AnswerTask):
         """Roles are called by the word that stands there in all prompts."""
         texts = [{clean.prompt[place] for clean, _ in self._read} for place in self._places]
         words = [self.tokenizer.decode([*text]) if len(text) == 1 else "" for text in texts]
-        plain = [re.sub(r"\W", "_", word.strip()).strip("_") or "token" for word in words]
+        words = [word.strip() or word for word in words]
+        plain = [re.sub(r"\W", "_", word).strip("_") or "token" for word in words]
         names = [
             word if plain.count(word) == 1 and not _TAKEN.fullmatch(word) else f"{word}@{place}"
             for word, place in zip(plain, self._places)
