@@ -656,7 +656,9 @@ def test_changes_of_one_token_turn_the_answer(tmp_path):
     assert question.probability == pytest.approx(float(before.softmax(0)[likeliest]), rel=1e-4)
     assert question.changes
     strongest = max(question.places, key=lambda place: place.falls)
-    assert f"That hangs on {strongest.text.strip()!r} ({strongest.falls:.1f})" in question.sentences[1]
+    assert (
+        f"That hangs on {strongest.text.strip()!r} ({strongest.falls:.1f})" in question.sentences[1]
+    )
     for change in question.changes:
         changed = read(change.prompt)
         differ = [n for n, (a, b) in enumerate(zip(ids, changed)) if a != b]

@@ -237,17 +237,14 @@ class _Asking:
             )
         self.device = next(model.parameters()).device
         self.shared = list[int]()  # a blank that is a token of its own, before the answer
+        self.modules = [] if has_hooks(model) else position_wise(model)
+        self.noted: dict[int, Noted] = {}  # by the length of the prompt
         self._predict()
         self.embeddings = torch.nn.functional.normalize(model.W_E.detach().float(), dim=-1)
         self.forms = _forms(tokenizer, len(self.embeddings)).to(self.device)
 
     def _predict(self) -> None:
-        self.noted = Noted()
-        modules = [] if has_hooks(self.model) else position_wise(self.model)
-        batch = self._batch([self.ids])
-        with only_where_different(modules, {}, self.noted):
-            self.predicted: Float[Tensor, "pos vocab"] = run_model(self.model, batch)[0].float()
-        self.modules = [m for m, noted in self.noted.items() if acts_alone(m, *noted)]
+        self.predicted: Float[Tensor, "pos vocab"] = self._note(self.ids)[0]
         self.logits: Float[Tensor, " vocab"] = self.predicted[-1]
 
     # Tokens
@@ -461,9 +458,9 @@ class _Asking:
 
     def probability(self, answer: Sequence[int]) -> float:
         """Of all tokens of an answer."""
-        batch = self._batch([[*self.ids, *answer]])
-        logits = run_model(self.model, batch)[0, -1 - len(answer) :].float()
-        return math.exp(self._likely(logits, [*self.ids, *answer]))
+        row = [*self.ids, *answer]
+        (logits,) = self._run([row], len(self.ids) - 1)
+        return math.exp(self._likely(logits[0], row))
 
     # Runs
 
@@ -475,14 +472,27 @@ class _Asking:
         positions = torch.arange(start, size, device=self.device)
         return Batch(tokens, tokens[:, -1:], positions.expand(len(tokens), 1, -1))
 
+    def _note(self, row: Sequence[int]) -> Float[Tensor, "1 pos vocab"]:
+        """Run a prompt, of which others of its length are computed where they differ."""
+        noted = self.noted[len(row)] = Noted()
+        with only_where_different(self.modules, {}, noted):
+            logits = run_model(self.model, self._batch([row])).float()
+        self.modules = [module for module in noted if acts_alone(module, *noted[module])]
+        return logits
+
     def _run(self, rows: Sequence[list[int]], first: int = -1) -> Iterator[Tensor]:
         """The logits of changed prompts from a token on, some rows at a time."""
         size = max(1, TOKENS // (len(rows[0]) + 1))
+        if len(rows[0]) not in self.noted:
+            self._note(rows[0])
         for start in range(0, len(rows), size):
             batch = self._batch(rows[start : start + size], first)
             n_roles = batch.roles.shape[-1]
             hooks = answer_hooks(self.model, batch, tuple(range(n_roles)))
-            with hooked(self.model, hooks), only_where_different(self.modules, self.noted):
+            with (
+                hooked(self.model, hooks),
+                only_where_different(self.modules, self.noted[len(rows[0])]),
+            ):
                 logits = run_model(self.model, batch).float()
             yield logits[:, -n_roles:]
 
