@@ -200,10 +200,8 @@ class Explanation:
         if last.kept.share + 2 * last.kept.se < self.keep:
             text += f". That is less than the {self.keep:.0%} asked for: it does not hold here"
         first = [
-            f"{score.unit.head} to {self.task.role_labels[score.path.path.src]}"
-            f" (without it {_percent(score.without.share)})"
+            f"{score.unit.text(self.task.role_names)} (without it {_percent(score.without.share)})"
             for score in self.first_units[:_NAMED_UNITS]
-            if score.path is not None
         ]
         return f"{text}{': most by ' if first else ''}{listed(first, 'and')}."
 
