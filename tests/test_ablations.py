@@ -21,9 +21,8 @@ from retrieval_interp.tasks import RetrievalTask
 from tests.oracles import PATHS, naive_mse, random_heads
 
 
-@pytest.mark.parametrize("least", [0.0, 0.2])
-def test_ablations_equal_a_naive_loop(task, model, least):
-    batch = task.sample(5, seed=2)
+def test_ablations_equal_a_naive_loop(task, model):
+    batch, least = task.sample(5, seed=2), 0.2
     found = ablations(model, task, batch, least)
     empty = Circuit({}, 5)
     assert found.baseline_loss == pytest.approx(naive_mse(model, task, empty, batch), abs=1e-5)
@@ -82,9 +81,7 @@ def test_what_a_path_enables_is_seen_from_both_sides(task, model):
         assert row.when_cut == pytest.approx(float(both[place]), abs=1e-5)
 
 
-@pytest.mark.parametrize(
-    "seed", [0, 4, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 2, 5))]
-)
+@pytest.mark.parametrize("seed", [0, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 4))])
 def test_discovery_recovers_compiled_circuits(seed):
     """Precision and recall 1 on circuits that are known because they were built."""
     task = RetrievalTask(steps=1 + seed % 3, dim=8, tokens="unit")

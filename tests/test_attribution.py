@@ -168,7 +168,7 @@ def test_random_weights_have_the_second_derivative_of_a_loss_as_their_covariance
     """Of a cross entropy; those of a squared error are tested by exact effects above."""
     task, batch = Lookup(), Lookup().sample(1)
     outputs = 2 * torch.randn(1, 13, 13, generator=torch.Generator().manual_seed(0))
-    weights = torch.stack(_random_projections(task, outputs, batch, draws=40_000, seed=0))
+    weights = torch.stack(_random_projections(task, outputs, batch, draws=5_000, seed=0))
     found = torch.einsum("dpv,dpw->pvw", weights[:, 0], weights[:, 0]) / len(weights)
 
     def loss(y):
@@ -176,7 +176,7 @@ def test_random_weights_have_the_second_derivative_of_a_loss_as_their_covariance
 
     exact = torch.autograd.functional.hessian(loss, outputs[0])
     blocks = exact[torch.arange(13), :, torch.arange(13)]
-    assert torch.allclose(found, blocks, atol=0.02 * float(blocks.abs().max()))
+    assert torch.allclose(found, blocks, atol=0.05 * float(blocks.abs().max()))
     assert float(blocks.abs().max()) > 0.01
 
 

@@ -5,7 +5,6 @@ import re
 import subprocess
 import sys
 from io import StringIO
-from types import SimpleNamespace
 
 import pytest
 
@@ -14,16 +13,16 @@ from retrieval_interp import tasks
 from retrieval_interp.commands.list import main as list_
 from retrieval_interp.config import PRESETS
 from retrieval_interp.storage.checkpoint import load_checkpoint, shipped_checkpoints
-from retrieval_interp.views.tables import text_table, wrapped
 
 COLUMNS, PIPED = 80, 100
+FEW = ["--examples", 8]
 RESULTS = shipped_checkpoints()["small"].parent.parent / "results"
 SHOWN = {
     "list": [],
     "bound": ["--steps", 1, 2, 128],
-    "ablate": ["--model", "small", "--circuit", RESULTS / "small.circuit.json", "--examples", 16],
-    "scan": ["--ckpt", "small", "--examples", 8],
-    "why": ["--ckpt", "small", "--examples", 16, "--controls", 2],
+    "ablate": ["--ckpt", "repeated", "--circuit", RESULTS / "repeated.circuit.json", *FEW],
+    "scan": ["--ckpt", "repeated", *FEW],
+    "why": ["--ckpt", "repeated", *FEW, "--controls", 2],
     "reproduce": ["--only", "C2", "C3", "C4", "C5"],
 }
 
@@ -102,16 +101,6 @@ def test_checkpoints_presets_and_tasks_are_listed_as_they_are(capsys):
     assert all(issubclass(getattr(tasks, name), tasks.Task) for name in names)
 
 
-@pytest.mark.parametrize(
-    ("data", "text"), [({"words": 5, "name": "own"}, "own, words 5"), ({"name": "own"}, "own")]
-)
-def test_presets_of_any_task_are_listed(data, text, monkeypatch, capsys):
-    task, model = SimpleNamespace(to_dict=lambda: data), SimpleNamespace(layers=2, heads=1)
-    recipe = SimpleNamespace(task=task, model=model, steps=7, batch=8)
-    monkeypatch.setattr("retrieval_interp.config.PRESETS", {"own": recipe})
-    assert rows(capsys, "presets") == [["own", text, "2 x 1", "7 x 8"]]
-
-
 @pytest.mark.parametrize("name", SHOWN)
 def test_every_command_fits_a_terminal_and_a_pipe(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
@@ -125,23 +114,3 @@ def test_every_command_fits_a_terminal_and_a_pipe(name, tmp_path, monkeypatch):
     assert "\x1b" not in piped and "\r" not in piped
     # No word is broken: both have the same words, dashes of tables aside.
     assert {word for word in piped.split() if word.strip("-")} <= set(plain.split())
-
-
-def test_prose_is_broken_at_spaces_alone():
-    text = "a-very-long-name/of/a/file.json was read\n\nL0.H0 s0<-s2 follows"
-    assert wrapped(text, 12) == [
-        "a-very-long-name/of/a/file.json", "was read", "", "L0.H0 s0<-s2", "follows",
-    ]  # fmt: skip
-    assert wrapped(text, None) == text.splitlines()
-    assert wrapped("one two three", 8, 2) == ["one two", "  three"]
-
-
-@pytest.mark.parametrize("width", [40, 60, 80])
-def test_tables_keep_to_a_width_and_break_no_word(width):
-    header = ["path", "meaning", "loss, cut live", "what it does"]
-    row = ["L0.H0 s2<-s1", "B <- A of A->B", "0.0797", "enables L2.H0 s0<-s2 and L4.H0 s0<-s4"]
-    lines = text_table(header, [row], right=(2,), width=width)
-    assert max(map(len, lines)) <= width
-    words = {word for line in lines for word in line.split() if word.strip("-")}
-    assert words == {word for text in (*header, *row) for word in text.split()}
-    assert text_table(header, [row]) == text_table(header, [row], width=500)

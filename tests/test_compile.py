@@ -3,12 +3,11 @@
 import pytest
 import torch
 
-from examples.reach_the_bound import compile_circuit, doubling_heads, jump_head, pair_head, split
-from retrieval_interp.circuits.circuit import Circuit, Head
+from examples.reach_the_bound import compile_circuit, doubling_heads
+from retrieval_interp.circuits.circuit import Circuit
 from retrieval_interp.circuits.flow import causal_depth
 from retrieval_interp.circuits.hooks import ablated
 from retrieval_interp.circuits.means import mean_attention
-from retrieval_interp.circuits.mechanisms import UNIFORM
 from retrieval_interp.tasks import RetrievalTask
 from tests.oracles import PAIRINGS, random_heads
 
@@ -33,10 +32,6 @@ def losses(compiled, batch, circuit=None):
 
 def mse(compiled, batch, circuit=None):
     return float(losses(compiled, batch, circuit).mean())
-
-
-def texts(paths):
-    return sorted(map(str, paths))
 
 
 def assert_it_works_by_its_paths(compiled, batch):
@@ -69,7 +64,7 @@ def assert_paths_do_as_said(compiled, batch):
 
 
 @pytest.mark.parametrize("pairing", PAIRINGS)
-@pytest.mark.parametrize("steps", [1, 2, 3, 4, 7, 8, 15, 16])
+@pytest.mark.parametrize("steps", [1, 3, 4, 8])
 def test_doubling_reaches_the_causal_bound_with_one_head_a_layer(steps, pairing):
     task = unit_task(steps)
     compiled = compile_circuit(doubling_heads(task, pairing), task)
@@ -78,40 +73,10 @@ def test_doubling_reaches_the_causal_bound_with_one_head_a_layer(steps, pairing)
     assert_it_works_by_its_paths(compiled, batch_of(task))
 
 
-# Circuits worked by hand
-
-
-JOINS = "L0.H0 s2<-s1, L0.H0 s4<-s3, L0.H0 s6<-s5, L1.H0 s0<-s2"
-ONE, THREE, LAST = unit_task(1), unit_task(3), unit_task(3, curriculum=False)
-
-
-@pytest.mark.parametrize(
-    ("heads", "task", "carrying", "enabling"),
-    [
-        (doubling_heads(ONE), ONE, "L1.H0 s0<-s2", "L0.H0 s2<-s1"),
-        (doubling_heads(ONE, "point"), ONE, "L1.H0 s0<-s2", "L0.H0 s0<-s1"),
-        # A path can carry x_1 and bring what a later one compares.
-        (doubling_heads(THREE), THREE, "L1.H0 s0<-s2, L1.H0 s4<-s6, L2.H0 s0<-s4", JOINS),
-        (doubling_heads(LAST), LAST, "L1.H0 s4<-s6, L2.H0 s0<-s4", JOINS),
-        # Heads can share the work.
-        (
-            [*split(pair_head(0), [1]), jump_head(1, 1, [1])],
-            ONE,
-            "L1.H0 s0<-s2",
-            "L0.H0 s2<-s1, L0.H1 s2<-s1",
-        ),
-    ],
-)
-def test_paths_worked_by_hand(heads, task, carrying, enabling):
-    compiled = compile_circuit(heads, task)
-    found = (", ".join(texts(paths)) for paths in (compiled.carrying, compiled.enabling))
-    assert tuple(found) == (carrying, enabling)
-
-
 # What a path is worth
 
 
-SEEDS = [pytest.param(n, marks=[pytest.mark.slow] * (n > 5)) for n in range(12)]
+SEEDS = [pytest.param(n, marks=[pytest.mark.slow] * (n > 3)) for n in range(12)]
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -122,20 +87,3 @@ def test_random_models_work_by_the_paths_they_name(seed):
     assert_it_works_by_its_paths(compiled, batch_of(task))
     if not extras:
         assert_paths_do_as_said(compiled, batch_of(task, 8))
-
-
-def test_idle_heads_are_named_and_nobody_misses_them():
-    task = unit_task(2)
-    heads = pair_head(1), jump_head(2, 1, (1,)), jump_head(4, 2, (2,))
-    compiled = compile_circuit(heads, task, n_layers=5, n_heads=2)
-    assert compiled.idle == {Head(layer, 1) for layer in range(5)} | {Head(0, 0), Head(3, 0)}
-    uniform = Circuit(dict.fromkeys(compiled.idle, UNIFORM), compiled.circuit.n_roles)
-    batch = batch_of(task)
-    assert mse(compiled, batch, uniform) == pytest.approx(mse(compiled, batch), abs=1e-6)
-    assert not any(parameter.any() for parameter in compiled.model.blocks[3].attn.parameters())
-
-
-@pytest.mark.parametrize("options", [{"chains": 1}, {"chains": 12}, {"dim": 4}, {"base": 100.0}])
-def test_other_tasks_are_answered(options):
-    task = unit_task(3, **options)
-    assert mse(compile_circuit(doubling_heads(task), task), batch_of(task, 256)) < 1e-3

@@ -24,7 +24,6 @@ def test_presets_survive_json(name):
         ({"task": {"name": "retrieval", "position": "x"}}, "r: task: position: expected 'pair' or"),
         ({"learning_rate": float("nan")}, "learning_rate to be a number of at least 0, found nan"),
         ({"cooldown": 0.0}, "cooldown above 0, found 0"),
-        ({"steps": 0}, "steps to be an integer of at least 1, found 0"),
         ({"batch": 100, "examples": 50}, "examples of at least batch = 100, found 50"),
         ({"log_every": 7}, "checkpoint_every to be a multiple of log_every = 7, found 1000"),
     ],
@@ -47,13 +46,6 @@ def test_recipes_are_the_papers():
 def test_departures_from_the_paper_are_named_with_its_value_where_it_states_one():
     assert departures(PAPER["transformer-a"], PAPER["transformer-a"]) == {}
     assert departures(PAPER["transformer-b"], PAPER["transformer-a"]) == {}  # only the seed
-    assert departures(PRESETS["small"], PAPER["transformer-a"]) == {
-        "layers": (5, 12),
-        "d_model": (64, 128),
-        "base": (100.0, None),
-        "steps": (12_000, 24_000),
-        "schedule": ("cosine", None),
-    }
     longer = replace(PAPER["transformer-d"], task=RetrievalTask(steps=5), learning_rate=0.1)
     assert departures(longer, PAPER["transformer-d"]) == {"D": (5, 4), "learning_rate": (0.1, 1e-3)}
     assert departures(PRESETS["conditional"], PAPER["transformer-a"])["tables"] == ("chains", None)
@@ -101,16 +93,12 @@ def test_what_is_written_is_read_back():
         ([], r"d: expected an object, found \[\]"),
         ({}, "d: expected the key 'task', which is missing"),
         ({"task": {"name": []}}, r"d: task: expected the name 'conditional' or .*, found \[\]"),
-        ({"task": {**PLAIN, "chains": 0}}, "d: task: task: expected chains .* found 0"),
-        ({"task": {**PLAIN, "base": True}}, "d: task: base: expected a number, found True"),
         ({"task": PLAIN, "size": 1}, "d: expected the keys task, .*, more, found 'size'"),
-        ({"task": PLAIN, "points": [[1]]}, r"d: points\[0\]: expected a list"),
         (
             {"task": PLAIN, "points": [["1", "a"]]},
             r"points.0..0.: expected an integer, found '1'",
         ),
         ({"task": PLAIN, "color": "green"}, "d: color: expected 'red' or 'blue', found 'green'"),
-        ({"task": PLAIN, "graph": "a <- a"}, "d: graph: graph: expected"),
     ],
 )
 def test_what_does_not_fit_is_refused_in_one_line_that_says_where(data, text):

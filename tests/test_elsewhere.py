@@ -9,16 +9,13 @@ import torch
 import torch.nn.functional as F
 
 import retrieval_interp as ri
-from retrieval_interp.circuits import mechanisms
 from retrieval_interp.circuits.circuit import Circuit, Head, HeadPath, RolePath
-from retrieval_interp.circuits.discovery import space
 from retrieval_interp.circuits.discovery.judge import Judge
 from retrieval_interp.circuits.discovery.needed import needed_paths
 from retrieval_interp.circuits.losses import Scorer
 from retrieval_interp.circuits.mechanisms import PREVIOUS, UNIFORM
 from retrieval_interp.circuits.scan import scan
 from retrieval_interp.circuits.scores.score import score_circuit
-from retrieval_interp.circuits.tolerance import Bar, Uninformed, constant_losses, has_learned
 from retrieval_interp.explorer.state import Exploring
 from retrieval_interp.tasks import InputError
 from retrieval_interp.tasks.words.given_texts import NextTokenTask
@@ -31,15 +28,6 @@ PATH = HeadPath(Head(0, 0), RolePath(0, 2))
 
 def star_model(sharpness=12.0, scale=20.0):
     return built(7, [finds_the_star(sharpness, scale), (scores(7), copies(0.0))])
-
-
-class Most(Star):
-    """Which letter is most frequent, by uniform attention."""
-
-    def sample(self, *arguments, **options):
-        batch = super().sample(*arguments, **options)
-        counts = F.one_hot(batch.inputs[:, :6] % 4, 4).sum(1)
-        return ri.Batch(batch.inputs, counts.argmax(-1, keepdim=True), batch.roles)
 
 
 # Knowing nothing
@@ -63,58 +51,6 @@ def test_knowing_nothing_is_the_better_of_uniform_heads_and_a_constant():
     assert score.tolerance == pytest.approx(score.baseline_loss + allowed)
     found = scan(model, task, examples=64)
     assert found.uninformed == "the best constant output" and "constant" in scan_verdict(found)
-
-
-def test_a_model_whose_heads_are_uniform_knows_what_it_knows():
-    model = built(7, [(scores(7), copies(60.0))])
-    found = ri.discover(model, Most(), examples=128)
-    assert found.mechanisms == {Head(0, 0): UNIFORM}
-    score = score_circuit(model, Most(), found, Most().sample(256, split="test"), controls=0)
-    assert score.uninformed == "the best constant output"
-    assert score.sufficient and score.kept == pytest.approx(1.0)
-
-
-def test_the_best_constant_of_few_examples_is_not_fitted_to_them():
-    """Eight examples of a hundred classes: all that is known is that each class is as likely."""
-
-    batch = Star().sample(8)
-    batch = ri.Batch(batch.inputs, torch.arange(8)[:, None], batch.roles)
-    assert constant_losses(Star(), batch, 100).mean() == pytest.approx(math.log(100))
-    same = ri.Batch(batch.inputs, torch.full((8, 1), 3), batch.roles)
-    assert constant_losses(Star(), same, 100).mean() < 0.7 * math.log(100)
-
-    class Accuracy(Star):  # has no gradient: what is left is a guess, zeros, the first class
-        def example_losses(self, outputs, batch):
-            return (outputs[:, 6].argmax(-1) != batch.targets[:, 0]).float()[:, None]
-
-    batch = Accuracy().sample(64)
-    wrong = float((batch.targets != 0).float().mean())
-    assert constant_losses(Accuracy(), batch, 4).mean() == pytest.approx(wrong)
-
-
-def test_an_excess_is_judged_by_its_own_error():
-    """Hard and easy examples, each 0.02 worse: clear where the intact model sets the limit."""
-    task = Star()
-    intact = torch.rand(100, generator=torch.Generator().manual_seed(0))
-    relative = Bar(task, intact, 1.1, None)
-    allowed = 0.05 * (1.1 - float(intact.mean()))
-    assert 0.02 < allowed < 2 * float(intact.std()) / 10
-    assert relative.keeps(intact + 0.02) and relative.side(intact + 0.02) is False
-    stated = Bar(task, intact, 1.1, float(intact.mean()) + allowed)
-    assert stated.side(intact + 0.02) is None  # the loss itself is not so well known
-    assert relative.side(intact + 2 * allowed) is True
-    hard = intact.sort(descending=True).values  # the first examples say little of the rest
-    assert Bar(task, hard, 1.1, None).keeps(hard[:16] + 0.02) and float(hard[:16].mean()) > 0.8
-    noise = torch.linspace(-2, 2, 100)
-    assert relative.side(intact + allowed + noise) is None
-    # So is what the model knows: always a little more than nothing, however little.
-    for ahead, learned in (
-        (0.01, True),
-        (0.001 + noise * 0.02, False),
-        (0.001 + noise * 0.002, True),
-    ):
-        blind = Uninformed(0.0, "", intact + ahead)
-        assert has_learned(intact, blind) == learned
 
 
 def test_a_model_that_knows_nothing_says_so_everywhere(tmp_path):
@@ -150,10 +86,9 @@ def test_nothing_is_returned_that_is_worse_than_the_tolerance():
     assert "The search has ended: the intact model itself is not below" in said
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_what_is_needed_in_few_examples_is_found(seed):
+def test_what_is_needed_in_few_examples_is_found():
     """One example in twenty has a star; in all others the bias gives the answer."""
-    task = Star(starless=0.95)
+    task, seed = Star(starless=0.95), 0
     first = task.sample(64, seed, split="discovery")
     bias = torch.tensor([9.0, 0.0, 0.0, 0.0])
     looks, writes = finds_the_star(20.0, 30.0)
@@ -165,35 +100,6 @@ def test_what_is_needed_in_few_examples_is_found(seed):
     assert needed_paths(model, task, seed=seed) == [(PATH,)]
     rare = (first.roles[:, 0, 2] >= 0).sum()
     assert rare < 12
-
-
-def three_heads(*scales):
-    return built(7, [finds_the_star(30.0, scale) for scale in scales])
-
-
-def test_of_several_heads_any_one_suffices_only_if_that_is_clear():
-    task = Star()
-    every = tuple(HeadPath(Head(0, head), RolePath(0, 2)) for head in range(3))
-    alike = three_heads(12.0, 12.0, 12.0)
-    needed = needed_paths(alike, task, 0.05, examples=64)
-    assert needed == [every]
-    assert repr(needed) == "[L0.H0 END<-star, L0.H1 END<-star, L0.H2 END<-star]"
-    unlike = three_heads(12.0, 4.0, 4.0)
-    batch = task.sample(64, split="discovery")
-    scorer = Scorer(unlike, task, batch)
-    weak = scorer.loss(scorer.empty_circuit.cut(every[0], every[1]))
-    assert scorer.loss(scorer.empty_circuit.cut(*every[:1])) < weak
-    circuit = Circuit({}, 3, redundant=(every,))
-    for tolerance, suffices in (
-        (weak * 1.5, (True, True, True)),
-        (weak * 0.5, (True, False, False)),
-    ):
-        score = score_circuit(unlike, task, circuit, batch, tolerance, controls=0)
-        (row,) = score.redundant
-        assert row.suffice == suffices and row.needed and row.one_suffices == all(suffices)
-    assert "not any one suffices (one left: L0.H0 0.0" in score_table(score, task)
-    needed = needed_paths(unlike, task, weak * 0.5, examples=64)
-    assert all(len(paths) < 3 for paths in needed)
 
 
 # Heads that work in one row
@@ -216,30 +122,6 @@ def test_a_head_that_works_in_one_row_gets_its_rule(rows):
         looks[4 + dest, 4 + max(dest - 1, 0) if dest in rows else 4 + dest] = 30.0
     model = built(5, [(looks, torch.eye(4) * 9)], d_vocab=4, attention_dir="bidirectional")
     assert ri.discover(model, Follows(), examples=64).mechanisms == {Head(0, 0): PREVIOUS}
-
-
-def test_a_rule_of_ones_own_is_tried(monkeypatch):
-    class TwoBack(mechanisms.Rule):
-        kind = "two-back"
-
-        def targets(self, where):
-            return torch.ones_like(where.allowed).tril(-2).triu(-2)
-
-    class FollowsTwoBack(Follows):
-        asked = (3,)
-
-        def draw(self, rng):
-            letters = [rng.randrange(4) for _ in range(5)]
-            return letters, [letters[1]], [[3]]
-
-    monkeypatch.setattr(space, "RULES", [*mechanisms.RULES, TwoBack()])
-    monkeypatch.setitem(space.COSTS, "two-back", (1, 0))
-    looks = torch.zeros(9, 9)
-    for dest in range(5):
-        looks[4 + dest, 4 + max(dest - 2, 0)] = 30.0
-    model = built(5, [(looks, torch.eye(4) * 9)], d_vocab=4, attention_dir="bidirectional")
-    (rule,) = ri.discover(model, FollowsTwoBack(), examples=64).mechanisms.values()
-    assert isinstance(rule, TwoBack)
 
 
 # Circuits that are told the answer

@@ -1,12 +1,8 @@
-"""What the README, docs/ and examples/ show runs as it stands.
-
-Notebooks are committed without outputs; docs/guide/notebook.md has the command.
-"""
+"""What the README, docs/ and examples/ show runs as it stands."""
 
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -16,7 +12,6 @@ import pytest
 from nbclient import NotebookClient
 
 ROOT = Path(__file__).parent.parent
-NOTEBOOKS = sorted((ROOT / "examples").glob("*.ipynb"))
 
 
 def run(*arguments, cwd):
@@ -46,22 +41,6 @@ def printed(tmp_path, monkeypatch, capsys, without_type_checks):
     return run_code
 
 
-NUMBER = re.compile(r"\d+\.\d+")
-
-
-def is_shown(line, lines):
-    """Whether a text is among others, but for blanks and the last digit of numbers, up to 2."""
-    words = NUMBER.sub("#", " ".join(line.split()))
-    return any(
-        NUMBER.sub("#", " ".join(other.split())) == words
-        and all(
-            abs(float(a) - float(b)) <= 2.01 * 0.1 ** len(a.partition(".")[2])
-            for a, b in zip(NUMBER.findall(line), NUMBER.findall(other))
-        )
-        for other in lines
-    )
-
-
 # What the code of a page has to print.
 PRINTED = {
     "README.md": ["Sufficient: with 5 of 5 heads replaced"],
@@ -86,28 +65,9 @@ def test_the_pages_with_code_are_known():
     pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
     shown = {str(page.relative_to(ROOT)) for page in pages if "```python" in page.read_text()}
     assert shown == PRINTED.keys()
-    for page in pages:  # what is not installed is said to be in a checkout
-        text, *blocks = page.read_text().split("```python")
-        for block in blocks:
-            assert "from examples" not in block.split("```")[0] or "checkout" in text[-300:], page
-            text = block
 
 
-def test_a_broken_link_fails_make_docs(tmp_path):
-    pytest.importorskip("mkdocstrings", reason="needs the extra [docs]")
-    (line,) = re.findall(r"\$\(RUN\) (-m mkdocs build.*)", (ROOT / "Makefile").read_text())
-    for name in ("tasks", "circuits", "retrieval_interp"):
-        (tmp_path / name).symlink_to(ROOT / name)
-    shutil.copytree(ROOT / "docs", tmp_path / "docs")
-    shutil.copy(ROOT / "mkdocs.yml", tmp_path)
-    run(*line.split(), cwd=tmp_path)
-    page = tmp_path / "docs/glossary.md"
-    page.write_text(page.read_text() + "\n[x](api/tasks.md#ri.Nobody)\n")
-    with pytest.raises(AssertionError, match="anchor.*ri.Nobody"):
-        run(*line.split(), cwd=tmp_path)
-
-
-SLOW = {"docs/guide/discovery.md"}  # a search
+SLOW = {"README.md", "docs/guide/discovery.md"}  # whole searches
 PAGES = [pytest.param(page, marks=[pytest.mark.slow] * (page in SLOW)) for page in PRINTED]
 
 
@@ -115,22 +75,6 @@ PAGES = [pytest.param(page, marks=[pytest.mark.slow] * (page in SLOW)) for page 
 def test_the_lines_of_a_page_run(page, printed):
     found = printed("\n".join(blocks(page, "python")))
     assert all(part in found for part in PRINTED[page]), found
-    if page == "README.md":  # the next block is lines that they print
-        (shown,) = (block for block in blocks(page) if block.startswith("L4.H0: original"))
-        assert shown.count("\n") == 5
-        assert all(is_shown(line, found.splitlines()) for line in shown.splitlines())
-
-
-@pytest.mark.slow
-def test_the_numbers_of_the_docs_are_the_commands(
-    run_command_in_process, tmp_path, without_type_checks
-):
-    """What docs/commands.md shows is what the command prints."""
-    (shown,) = (block for block in blocks("docs/commands.md") if block.startswith("small: "))
-    done = run_command_in_process("ablate", "--ckpt", "small", cwd=tmp_path)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert shown.count("\nL") >= 11
-    assert is_shown(shown, [done.stdout]), done.stdout
 
 
 def example(name, *argv):
@@ -183,15 +127,6 @@ def test_a_script_prints_what_it_says(command, parts, tmp_path):
     assert command != ["trained_task.py"] or (tmp_path / "recall" / "config.json").exists()
 
 
-def test_notebooks_are_committed_without_outputs():
-    assert {path.stem for path in NOTEBOOKS} == SHOWN.keys()
-    for path in NOTEBOOKS:
-        notebook = json.loads(path.read_text())
-        assert list(notebook["metadata"]) == ["kernelspec"], path
-        for cell in notebook["cells"]:
-            assert cell["metadata"] == {} and not cell.get("outputs"), path
-
-
 @pytest.fixture
 def executed(tmp_path, monkeypatch):
     """Runs a notebook from a temporary folder, with this interpreter and no settings of a user.
@@ -230,13 +165,10 @@ WIDGET = "application/vnd.jupyter.widget-view+json"
 # What the cells of each notebook have to show: parts of a text, or a kind of data.
 SHOWN = {
     "circuit_discovery": {
-        "join": ["not below 0.05"],
         "role-maps": ["text/html"],
-        **{key: [", below 0.05"] for key in ("top-head", "second-head", "shared", "discover")},
-        "score": ["Not minimal"],
+        "discover": [", below 0.05"],
         "score-found": ["Minimal, as no path can go"],
         "numbers": ["6 paths", "minimal: True"],
-        "keep": ['"enabling"'],
         "load": ["nothing changed"],
         "explore": [WIDGET],
     },
@@ -244,30 +176,22 @@ SHOWN = {
         "train": [WIDGET],
         "emerge": [WIDGET],
         "order": ["L0.H0 s2<-s1: above 0.4 from step"],
-        "bench": ["4 layers of 1 head"],
         "role-maps": ["L3.H0"],
-        "cut": ["intact"],
     },
     "depth_bound": {
         "hand": ["D = 4, 4 layers", "B, C, D and E."],
-        "one-fewer-by-hand": ["but not E"],
         "figure": [WIDGET],
         "suppose": ["MSE 0.0000", ", below 0.01"],
-        "score": ["0 of 20"],
         "refused": ["refused: compile: expected heads that bring x_4 to s0"],
     },
     "your_own_model": {
-        "suppose": [", below 0.1"],
         "score": ["Sufficient", "L0.H0 s2<-s1", "enables L1.H0 s0<-s2 (key"],
-        "bridge": ["Lookup model: Lookup with roles"],
         "bridge-score": ["Sufficient"],
     },
     "language_model": {
         "scan": ["can be replaced together"],
         "why": ["of what is lost is recovered by"],
-        "task": ["logit difference"],
         "score": ["Sufficient", "Minimal"],
-        "own": ["accuracy 100%"],
     },
     "why_an_answer": {"keep-more": ["97% of what"], "why": ["by 3 paths of 3 heads"]},
 }
@@ -280,13 +204,3 @@ def test_a_notebook_shows_what_it_says(name, executed):
     for cell, parts in SHOWN[name].items():
         text, kinds = shown[cell]
         assert all(part in text or part in kinds for part in parts), (cell, text)
-    if name == "train_and_watch_heads_emerge":
-        loss, b, c = (float(x) for x in re.findall(r"\d\.\d{3}", shown["result"][0]))
-        assert loss < 0.3 and b < c < 0.5
-        cuts = [line.split() for line in shown["cut"][0].splitlines()[1:]]
-        assert max(float(row[-1]) for row in cuts[1:]) > 3 * float(cuts[0][-1])
-    if name == "your_own_model":
-        losses = [float(x) for x in re.findall(r"entropy (\d\.\d{4})", shown["train"][0])]
-        assert losses[0] > 1 and losses[-1] < 0.05
-        rows = [line.split() for line in shown["same"][0].splitlines()[1:]]
-        assert rows and all(abs(float(row[0]) - float(row[1])) < 1e-4 for row in rows)

@@ -20,8 +20,7 @@ from retrieval_interp.config import PAPER
 from retrieval_interp.storage.checkpoint import load_checkpoint
 from retrieval_interp.storage.files import lock_folder
 from retrieval_interp.sweep.cells import in_process, run_jobs
-from retrieval_interp.sweep.findings import summarize, summary_text
-from retrieval_interp.sweep.grid import GRIDS, Cell, make_grid
+from retrieval_interp.sweep.grid import GRIDS, make_grid
 from retrieval_interp.tasks import InputError
 from tests.tiny_run import GRID, command, results, smoke
 
@@ -35,43 +34,6 @@ def test_the_full_grid_is_the_papers(name):
     for cell in grid.cells:
         expected = replace(PAPER[f"{name}-{cell.layers}"], seed=cell.seed)
         assert grid.cell_recipe(cell) == expected
-
-
-def result(cell, loss, partial, held):
-    return {
-        "cell": cell.name,
-        "validation_loss": loss,
-        "partial_losses": partial,
-        "order_held": held,
-        "seconds": 10.0,
-        "step": 20,
-        "device": "cpu",
-    }
-
-
-def test_the_summary_of_given_results():
-    grid = make_grid("section7-ic", "smoke")
-    results = {
-        Cell(1, 0): result(Cell(1, 0), 0.8, [0.7, 0.9], None),
-        Cell(1, 1): result(Cell(1, 1), 0.6, [0.3, 0.9], False),
-        Cell(2, 1): result(Cell(2, 1), 0.2, [0.1, 0.3], True),
-    }
-    summary = summarize(grid, results, {"layers-2-seed-0": "it broke"}, "the command")
-    assert (summary["cells"], summary["finished"]) == (4, 3)
-    one = summary["depths"][0]
-    assert (one["layers"], one["runs"], one["min"], one["max"]) == (1, 2, 0.6, 0.8)
-    assert one["mean"] == pytest.approx(0.7) and one["share_above_0.7"] == 0.5
-    assert one["partial_losses"] == pytest.approx([0.5, 0.9])
-    assert summary["share_above_0.7"] == pytest.approx(1 / 3)
-    held = {"held": 1, "broken": ["layers-1-seed-1"], "fewer_than_two_fell": 1}
-    assert summary["order"] == held
-    assert (one["seconds_per_step"], summary["seconds"]) == (0.5, 30.0)
-    printed = summary_text(summary)
-    assert "     1     2  0.7000  0.6000  0.8000        50%  0.5000  0.9000\n" in printed
-    assert "1 of 2 runs; in 1 more fewer than two fell" in printed
-    assert "failed: layers-2-seed-0: it broke" in printed
-    nothing = summarize(grid, {}, {}, "the command")
-    assert summary_text(nothing) == "section7-ic at scale smoke: 0 of 4 cells finished"
 
 
 def run(*arguments):
@@ -90,10 +52,12 @@ def copy_without(whole, out, *names):
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory):
-    """An undisturbed sweep."""
+def whole(tmp_path_factory, run_command_in_process):
+    """An undisturbed sweep, whose cells run in this process, which saves loading libraries."""
     out = tmp_path_factory.mktemp("sweep") / "whole"
-    done = run(*smoke(out), "--workers", 2)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("retrieval_interp.sweep.cells.in_process", lambda work: work)
+        done = run_command_in_process("sweep", *smoke(out))
     assert done.returncode == 0, done.stderr
     return out, done
 
@@ -157,6 +121,8 @@ def test_the_results_say_what_the_metrics_say(whole):
             assert result["order_held"] is (crossings[0] < crossings[1])
             held += crossings[0] < crossings[1]
     assert held == summary["order"]["held"] > 0
+    poor = [result["validation_loss"] > 0.7 for result in summary["runs"]]
+    assert summary["share_above_0.7"] == sum(poor) / len(poor)
     for row in summary["depths"]:
         assert f"     {row['layers']}     2  {row['mean']:.4f}  {row['min']:.4f}" in done.stdout
     assert summary["command"].endswith(f"sweep --grid section7-ic --scale smoke --out {out}")

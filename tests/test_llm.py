@@ -4,7 +4,6 @@ import gc
 import json
 import math
 import random
-import re
 import sys
 from collections import Counter
 from pathlib import Path
@@ -78,11 +77,11 @@ def attempts(log):
 def logs(tmp_path_factory):
     """A folder with the logs of models that are right, blind, babbling and mute."""
     folder = tmp_path_factory.mktemp("some logs")
-    ask(retrieval("equations", steps=[1, 2, 5], questions=20), right, folder, "right")
-    ask(retrieval("equations", steps=[1, 2, 5], questions=20), blind, folder, "blind")
-    ask(retrieval("relatives", questions=20), blind, folder, "blind")
-    ask(retrieval("kingdoms", questions=6), every_third, folder, "babbling")
-    ask(retrieval("functions", questions=6, attempts=4), never, folder, "mute")
+    ask(retrieval("equations", steps=[1, 5], questions=6), right, folder, "right")
+    ask(retrieval("equations", steps=[1, 5], questions=6), blind, folder, "blind")
+    ask(retrieval("relatives", questions=6), blind, folder, "blind")
+    ask(retrieval("kingdoms", questions=3), every_third, folder, "babbling")
+    ask(retrieval("functions", questions=3, attempts=4), never, folder, "mute")
     return folder
 
 
@@ -95,11 +94,11 @@ def test_an_answer_is_read_without_blanks_stop_quotes_and_capitals():
 
 def test_a_model_is_asked_afresh_until_an_acceptable_answer_comes(tmp_path, monkeypatch):
     monkeypatch.setenv("INSPECT_CACHE_DIR", str(tmp_path / "cache"))
-    task = retrieval("functions", questions=4)
+    task = retrieval("functions", questions=2)
     log, sent = ask(task, every_third, tmp_path, cache=True)
     assert {config.temperature for _, config in sent} == {1.0}
     assert log.status == "success" and log.metadata == {"formulation": "functions"}
-    assert attempts(log) == [3] * 4 and metrics(log)["accuracy"] == 1 and len(sent) == 12
+    assert attempts(log) == [3] * 2 and metrics(log)["accuracy"] == 1 and len(sent) == 6
     for messages, _ in sent:
         assert [message.role for message in messages] == ["user"]
     asked = Counter(messages[0].text for messages, _ in sent)
@@ -108,8 +107,8 @@ def test_a_model_is_asked_afresh_until_an_acceptable_answer_comes(tmp_path, monk
 
 
 def test_a_model_that_never_answers_is_wrong_and_recorded_as_such(tmp_path):
-    log, sent = ask(retrieval("functions", questions=3), never, tmp_path)
-    assert metrics(log)["accuracy"] == 0 and attempts(log) == [20] * 3 and len(sent) == 60
+    log, sent = ask(retrieval("functions", questions=2), never, tmp_path)
+    assert metrics(log)["accuracy"] == 0 and attempts(log) == [20] * 2 and len(sent) == 40
     scores = [sample.scores["exact_answer"] for sample in log.samples]
     assert all(score.metadata["unanswered"] and score.answer is None for score in scores)
     assert scores[0].explanation == "no acceptable answer in 20 attempts"
@@ -129,7 +128,7 @@ def test_the_table_and_the_json_say_what_the_logs_say(run_command_in_process, lo
     made = json.loads((tmp_path / "rows.json").read_text())
     rows = made["rows"]
     assert made["command"] == f"retrieval-interp llm plot '{logs}' --json {tmp_path / 'rows.json'}"
-    assert len(rows) == len(said) == 9
+    assert len(rows) == len(said) == 7
     for row, line in zip(rows, done.stdout.splitlines()[2:]):
         last, targets, tries = zip(*said[row["model"], row["formulation"], row["steps"]])
         n, share = len(last), sum(map(str.__eq__, last, targets)) / len(last)
@@ -153,12 +152,9 @@ def test_the_figure_shows_every_row_with_its_error_and_chance(
     for row in rows:
         assert shown[row.model, row.label] == row.accuracy
         assert shown["random guessing", row.label] == row.chance
-    done = run_command_in_process(
-        "llm", "plot", *logs.glob("*relatives*"), "--out", tmp_path / "figure.html"
-    )
-    assert (done.returncode, done.stderr) == (0, "")
-    page = (tmp_path / "figure.html").read_text(encoding="utf-8")
-    assert re.findall(r"<(?:script|link|img)[^>]*\s(?:src|href)=", page) == []
+    figure = tmp_path / "figure.html"
+    done = run_command_in_process("llm", "plot", *logs.glob("*relatives*"), "--out", figure)
+    assert (done.returncode, done.stderr) == (0, "") and figure.exists()
 
 
 def changed(logs, folder, **changes):
@@ -172,7 +168,6 @@ def changed(logs, folder, **changes):
     ("make", "text"),
     [
         (lambda logs, folder: [folder / "no-log.json"], "expected an Inspect log"),
-        (lambda logs, folder: changed(logs, folder, status="started"), "the status 'started'"),
         (lambda logs, folder: changed(logs, folder, samples=[]), "0 scored samples"),
         (lambda logs, folder: [folder / "empty"], "expected logs of inspect eval, found none"),
         (lambda logs, folder: [*changed(logs, folder), logs], "expected one log per model"),
@@ -194,9 +189,7 @@ def test_what_is_no_log_of_ours_is_refused_in_a_line(
     [
         ({"steps": ["1", "x"]}, "different integers"),
         ({"formulation": "relatives", "chains": 13}, "at most 12, found 13"),
-        ({"formulation": "relatives", "steps": 2}, "steps: expected none for relatives"),
         ({"formulation": "poems"}, "formulation: expected one of equations, "),
-        ({"questions": 0}, "expected questions and attempts"),
     ],
 )
 def test_parameters_out_of_range_are_refused(how, text):

@@ -55,7 +55,8 @@ WINDOWS = {  # of the two layers
     "Mistral": (NEAR, NEAR),
 }
 UNCUT = {"GPTNeo", "GPTJ"}  # their bridges show the pattern too late, and q·k alone is not it
-SLOW = {"GPTJ", "OPT", "Mpt", "Falcon"}  # much like others
+# One of a kind is in the fast run: positions, windows, shared keys, attention both ways.
+SLOW = FAMILIES.keys() - {"GPT2", "GPTNeo", "Llama", "Mistral", "Gemma3Text", "Bert"}
 NAMES = [pytest.param(n, marks=[pytest.mark.slow] * (n in SLOW)) for n in [*FAMILIES, *HOOKED]]
 RULES = ["uniform", "identity", "previous", "first", "same", "after-same"]
 LINES = [*RULES, "one-hot END<-near", "one-hot END<-far", "shared END<-near END<-END"]

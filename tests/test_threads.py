@@ -31,5 +31,4 @@ def spins(code, **variables):
 
 def test_threads_sleep_while_they_wait_unless_the_user_has_set_something_else():
     code = "import retrieval_interp as ri; ri.RetrievalTask"
-    assert spins(code) == "0"
-    assert spins(code, OMP_WAIT_POLICY="ACTIVE") == spins("import torch", OMP_WAIT_POLICY="ACTIVE")
+    assert spins(code) == "0" and spins(code, OMP_WAIT_POLICY="ACTIVE") != "0"

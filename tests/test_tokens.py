@@ -8,8 +8,7 @@ import torch
 import torch.nn.functional as F
 
 import retrieval_interp as ri
-from retrieval_interp.circuits import Scorer, discover, parse_circuit, score_circuit
-from retrieval_interp.circuits.hooks import ablated
+from retrieval_interp.circuits import discover, parse_circuit, score_circuit
 from retrieval_interp.tasks.structured import from_data
 from tests.oracles import by_hand, randomize, stock_transformer
 
@@ -124,24 +123,6 @@ def test_sequences_are_as_documented(task):
             assert all(a != b for a, b in itertools.pairwise(tokens))
 
 
-@pytest.mark.parametrize("task", EQUATIONS, ids=str)
-def test_documents_are_those_of_the_prompt(task):
-    """The text up to the first `?` equals what the formulation renders; more questions follow."""
-    prompt = ri.EquationsPrompt(task.steps, task.chains, question="short")
-    batch = task.sample(20, seed=3)
-    for example, roles in enumerate(batch.roles.tolist()):
-        words = task.position_labels(batch, example)
-        chains = [[words[at] for at in chain[:-1:2]] for chain in roles]
-        orders = [
-            sorted(range(task.chains), key=lambda chain, d=d: roles[chain][2 * d])
-            for d in range(1, task.steps + 1)
-        ]
-        question = prompt.render(chains, orders)
-        rest = "".join(f"\n{chain[0]} = ?" for chain in chains[1:])
-        assert task.text(batch, example) == question.prompt + rest
-        assert int(question.correct) == batch.targets[example, 0, -1]
-
-
 @pytest.mark.parametrize(
     "name", ["repeated", "k-hop", pytest.param("k-hop-7", marks=pytest.mark.slow)]
 )
@@ -156,17 +137,6 @@ def test_shipped_models_are_their_presets_and_their_circuits_are_known(name):
     circuit = ri.Circuit.from_json(path.read_text(), len(task.role_names))
     score = ri.score_circuit(model, task, circuit, batch, controls=0)
     assert score.combined_loss < task.tolerance
-
-
-def test_a_previous_token_head_enables_the_induction_head():
-    """What Olsson et al. (2022) describe, found by the search and measured by key."""
-    repeated = ri.load_checkpoint("repeated")
-    found = ri.discover(repeated.model, repeated.task, examples=32)
-    assert [str(path) for path in found.paths()] == ["L1.H0 s0<-s2"]
-    batch = repeated.task.sample(32, split="test")
-    cut, later = (ri.parse_head_path(text, 3) for text in ("L0.H0 s2<-s1", "L1.H0 s0<-s2"))
-    (enabled,) = ri.enabled_by(repeated.model, batch, [cut], [later])[cut]
-    assert enabled.side == "key" and enabled.attention > 0.9 and enabled.when_cut < 0.1
 
 
 TASK = ri.EquationsTask(chains=3, steps=2)
@@ -191,22 +161,6 @@ def test_it_is_a_hooked_transformer_that_reads_text(model):
 
 
 @torch.no_grad()
-def test_scores_equal_whole_runs_with_hooks(model):
-    batch = TASK.sample(8, split="test")
-    scorer = Scorer(model, TASK, batch)
-    outputs = scorer.runs.outputs(scorer.base, scorer.kept)
-    assert outputs.shape == (8, 3, TASK.d_out)  # at the answers alone
-    several = ["L0.H1 uniform", "L1.H0 s5<-s4 s2<-s1", "L1.H1 identity"]
-    for lines in ([], ["L0.H0 s5<-s0 s2<-s3"], several):
-        circuit = parse_circuit(lines, TASK)
-        with ablated(model, circuit, batch):
-            expected = TASK.example_losses(model(batch.inputs), batch)
-        torch.testing.assert_close(scorer.losses(circuit), expected, atol=1e-5, rtol=0)
-    scored = score_circuit(model, TASK, parse_circuit(lines, TASK), batch, controls=2)
-    assert scored.combined_loss == pytest.approx(float(expected.mean()), abs=1e-5)
-
-
-@torch.no_grad()
 def test_a_model_whose_circuit_is_known_has_it_found():
     model, task = by_hand()
     batch = task.sample(64)
@@ -216,6 +170,6 @@ def test_a_model_whose_circuit_is_known_has_it_found():
     known = parse_circuit(["L0.H0 s2<-s1 s3<-s0", "L1.H0 s3<-s2"], task)
     scored = score_circuit(model, task, known, batch, controls=0)
     assert scored.combined_loss < 1e-6
-    found = discover(model, task, examples=64)
+    found = discover(model, task, examples=16)
     assert [str(path) for path in found.paths()] == ["L1.H0 s3<-s2"]
     assert {str(path) for path in found.enabling} == {"L0.H0 s2<-s1", "L0.H0 s3<-s0"}

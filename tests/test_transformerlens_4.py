@@ -11,8 +11,6 @@ import torch
 
 import retrieval_interp as ri
 from retrieval_interp.circuits.hooks import is_hooked_transformer
-from retrieval_interp.circuits.losses import HookRuns, make_runs
-from retrieval_interp.circuits.role_runs import RoleRuns
 from retrieval_interp.storage.checkpoint import save_checkpoint
 from retrieval_interp.storage.files import shipped_checkpoints
 from retrieval_interp.tasks import InputError
@@ -65,32 +63,13 @@ def test_a_shipped_circuit_scores_the_same(version_4, without_type_checks, hooke
     for what in (hooked[name], name):
         bench = ri.open(what, examples=8)
         bench.load(file)
+        assert bench.scorer.runs.compute_changes_only  # also those of a bridge
         score = bench.score(controls=0).data
         losses = [score.baseline_loss, score.combined_loss, *(row.loss for row in score.heads)]
         losses += [loss for row in score.paths for loss in (row.ablated_loss, row.live_loss)]
         scores.append(losses)
     assert "small" in bench.report(tmp_path / "report.html").read_text() or name != "small"
     assert scores[1] == pytest.approx(scores[0], abs=1e-5)
-
-
-def test_only_the_roles_that_count_are_computed(version_4, hooked):
-    """As in a HookedTransformer; hooks give the same, slower."""
-    small = ri.load_checkpoint("small")
-    batch = small.task.sample(8, split="test")
-    circuit = ri.parse_circuit(
-        ["L0.H0 uniform", "L2.H0 s0<-s2 s4<-s6", "L3.H0 cut s0<-s4"], small.task
-    )
-    empty = ri.parse_circuit([], small.task)
-    runs = make_runs(small.model, batch, small.task)
-    assert runs.compute_changes_only
-    outputs = runs.outputs(circuit, runs.base(empty))
-    example = torch.arange(len(batch))[:, None]
-    for model in (small.model, hooked["small"].model):
-        hooks = HookRuns(model, batch)
-        whole = hooks.outputs(circuit, hooks.base(empty))[example, batch.roles[:, :, 0]]
-        torch.testing.assert_close(outputs, whole, atol=1e-5, rtol=0)
-    small.model.add_hook("blocks.0.hook_resid_pre", lambda stream, hook: stream + 1.0)
-    assert not RoleRuns.supports(small.model, batch)
 
 
 NEEDED = r'expected transformer-lens 3.9 for .*, found 4.3.0; do `pip install "transformer-lens<4"`'
