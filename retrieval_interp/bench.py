@@ -46,7 +46,7 @@ from retrieval_interp.training import check_device, choose_device
 from retrieval_interp.views.ablations_view import ablations_view
 from retrieval_interp.views.attention import attention_view, checked, position_labels, role_maps
 from retrieval_interp.views.page import View, register_displays, render, unbroken
-from retrieval_interp.views.report import render_report, score_drawing, score_parts, with_kept
+from retrieval_interp.views.report import render_report, score_drawing, score_parts
 from retrieval_interp.views.score_text import describe, score_table, verdict
 from retrieval_interp.views.tables import terminal_width, wrapped
 from retrieval_interp.views.why_view import why_view
@@ -287,7 +287,7 @@ class Workbench:
         n_layers, task, order = self.model.cfg.n_layers, self.task, self.order
         if self.scored is not None:
             return score_drawing(self.scored, n_layers, task, order, self.batch)
-        return draw_circuit(with_kept(self.circuit), n_layers, order, task=task, batch=self.batch)
+        return draw_circuit(self.circuit, n_layers, order, task=task, batch=self.batch)
 
     def suppose(self, *lines: str | Circuit) -> View:
         """Change what some heads do, and measure the mean loss with the whole circuit in place.

@@ -22,6 +22,7 @@ from retrieval_interp.circuits.attention import attention_by_role
 from retrieval_interp.circuits.circuit import Head, HeadPath, RolePath, parse_head_path, suppose
 from retrieval_interp.circuits.counterfactual.mechanism import Counterfactual, keeps_some
 from retrieval_interp.circuits.discovery.space import propose
+from retrieval_interp.circuits.draw.layout import carrying_paths, drawn_paths
 from retrieval_interp.circuits.means import role_mean
 from retrieval_interp.circuits.mechanisms import IDENTITY, ORIGINAL, UNIFORM
 from retrieval_interp.tasks import InputError
@@ -51,8 +52,7 @@ def page_state(bench: Workbench, selected: Selection) -> dict[str, Any]:
     """What there is to see: the circuit so far, and the selected head and path."""
     circuit, task, path = bench.circuit, bench.task, selected.path
     attention = bench.mean_attention(selected.with_circuit)
-    inside = kept_paths(circuit)
-    framed = {*circuit.every_path(), *inside}
+    framed = set(drawn_paths(circuit))
     maps = [
         role_map(head, attention[head], task, bench.order, framed)
         | {"kind": _kind(circuit[head], keeps_some(circuit))}
@@ -69,7 +69,7 @@ def page_state(bench: Workbench, selected: Selection) -> dict[str, Any]:
         "scored": scored,
         "rows": shown_paths(bench.scored, task) if bench.scored else [],
         "path": path and path.text(task.role_names),
-        "inside": path in inside,
+        "inside": path in carrying_paths(circuit),
         "row": path and path_row(bench, path),
         "choices": choices(bench, selected.head),
         "look": example_map(bench, selected, framed),
@@ -82,12 +82,6 @@ def _kind(mechanism: Mechanism, keeping: bool) -> str:
     if isinstance(mechanism, Counterfactual):
         return f"keeps {len(mechanism.paths) + len(mechanism.rows) or 'nothing'}"
     return "keeps all" if keeping and mechanism == ORIGINAL else mechanism.kind
-
-
-def kept_paths(circuit: Circuit) -> set[HeadPath]:
-    """The circuit's own paths, and those that heads keep from a counterfactual."""
-    kept = {h: m for h, m in circuit.mechanisms.items() if isinstance(m, Counterfactual)}
-    return {*circuit.paths(), *(HeadPath(h, path) for h, m in kept.items() for path in m.paths)}
 
 
 def example_map(bench: Workbench, selected: Selection, framed: set[HeadPath]) -> dict[str, Any]:
@@ -144,7 +138,7 @@ def choices(bench: Workbench, head: Head) -> list[Row]:
 def path_row(bench: Workbench, path: HeadPath) -> Row:
     """A path in words, its mean attention, and the circuits that say what it is worth."""
     circuit = bench.circuit
-    inside = path in kept_paths(circuit)
+    inside = path in carrying_paths(circuit)
     return {
         "meaning": bench.task.path_label(*path.path),
         "attention": float(bench.intact_attention[path.head][path.path]),
@@ -246,7 +240,7 @@ class Exploring:
 
     def _toggle(self, name: str) -> None:
         bench, path = self.bench, parse_head_path(name, self.bench.task)
-        if path in kept_paths(bench.circuit):
+        if path in carrying_paths(bench.circuit):
             bench.remove(name)
         else:
             bench.suppose(_adding(bench.circuit, path))
