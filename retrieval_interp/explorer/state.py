@@ -31,6 +31,7 @@ from retrieval_interp.views.attention import patterns_on, position_labels, role_
 from retrieval_interp.views.page import render
 from retrieval_interp.views.report import score_parts
 from retrieval_interp.views.score_text import Row, describe, mechanism_words, shown_paths
+from retrieval_interp.views.why_view import question_tokens
 
 T = TypeVar("T")
 Later = Callable[[Callable[[], Any]], Any]
@@ -74,6 +75,7 @@ def page_state(bench: Workbench, selected: Selection) -> dict[str, Any]:
         "choices": choices(bench, selected.head),
         "look": example_map(bench, selected, framed),
         "counterfactual": bench.counterfactual_of(selected.example),
+        "strip": question_tokens(bench.question, bench.model.tokenizer) if bench.question else [],
     }
 
 
@@ -179,6 +181,7 @@ class Exploring:
             "suppose": lambda: bench.suppose(asked["line"]),
             "undo": bench.undo,
             "keep": bench.keep,
+            "ask": lambda: self._ask(asked["place"]),
             "clear": lambda: bench.suppose(bench.scorer.empty_circuit),
             "score": self._score,
             "discover": self._discover,
@@ -244,6 +247,15 @@ class Exploring:
             bench.remove(name)
         else:
             bench.suppose(_adding(bench.circuit, path))
+
+    def _ask(self, place: str) -> None:
+        """Ask about another place of the prompt, of which nothing is known yet."""
+        self.busy = f"asking what hangs on {place!r}"
+        self._show()
+        self.busy = ""
+        self.losses.clear()
+        self.selected = Selection(self.bench.heads[0])
+        self.bench.ask(place)
 
     # Work that takes long
 
