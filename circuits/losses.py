@@ -325,7 +325,7 @@ class HookRuns:
             for handle in handles:
                 handle.remove()
         if old is None:
-            self.modules = [module for module in noted if _acts_alone(module, *noted[module])]
+            self.modules = [module for module in noted if acts_alone(module, *noted[module])]
         if returned:  # a model may do more between blocks than pass on what they return
             again = self._run(circuit, len(returned), returned[-1])
             same = torch.allclose(again, outputs, atol=1e-5, rtol=1e-5, equal_nan=True)
@@ -387,7 +387,7 @@ def position_wise(model: HookedModel) -> list[nn.Module]:
     return [*(mlp for mlp in mlps if isinstance(mlp, nn.Module)), *leaves]
 
 
-def _acts_alone(module: nn.Module, took: Tensor, gave: Tensor) -> bool:
+def acts_alone(module: nn.Module, took: Tensor, gave: Tensor) -> bool:
     """Whether a module gives the same for the last position without the others."""
     difference = (module(took[-1:, -1:]) - gave[-1:, -1:]).abs().max()
     return bool(difference <= 1e-4 * gave.abs().max())
@@ -399,7 +399,8 @@ def only_where_different(
 ) -> Iterator[None]:
     """Compute modules only at positions where they take something else than in a known run.
 
-    What they take and give is noted, if asked for.
+    That run is of the same examples, or of one that is alike. What modules take and give is noted,
+    if asked for.
     """
 
     def partly(module: nn.Module, whole: Callable[..., Any]) -> Callable[..., Any]:
@@ -407,12 +408,12 @@ def only_where_different(
             if arguments or named:  # which may differ, as the residual of a Bloom's MLP
                 return whole(x, *arguments, **named)
             took, gave = known.get(module, (x[:0], x))
-            if x.ndim != 3 or took.shape != x.shape:
+            if x.ndim != 3 or took.shape[1:] != x.shape[1:] or len(took) not in (1, len(x)):
                 output = whole(x)
             else:
                 differs = (x != took).any(-1)
                 differs[0, 0] |= ~differs.any()  # there is always something to compute
-                output = gave.clone()
+                output = gave.expand(*x.shape[:2], -1).clone()
                 output[differs] = whole(x[differs][None])[0]
             if noted is not None and isinstance(output, Tensor) and x.ndim == output.ndim == 3:
                 noted[module] = x, output

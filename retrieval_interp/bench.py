@@ -90,7 +90,7 @@ def open(
         name, task, training, what = what.name, what.task, what.training, what.model
     if isinstance(task, str) and hasattr(what, "run_with_hooks"):
         with measuring(what):
-            question = ask(what, task, answer, "", place, seed, progress)
+            question = ask(what, task, answer, place=place, seed=seed, progress=progress)
         task = PairsTask(question.pairs, what.tokenizer)
         examples = min(examples, len(task) // 2)
         if examples < 2:
@@ -375,7 +375,7 @@ class Workbench:
             raise InputError("ask: expected a prompt, as in ri.open(model, prompt), found a task")
         asked = self.question
         how: Any = {"seed": self.seed, "tolerance": self.stated, "progress": self.progress}
-        fresh = open(self.model, asked.prompt, answer=asked.answer, place=place, **how)
+        fresh = open(self.model, asked.prompt, answer=asked.word, place=place, **how)
         assert fresh.question is not None
         fresh.question = replace(fresh.question, places=asked.places)  # all that were tried
         fresh.listeners = self.listeners

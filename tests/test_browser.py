@@ -156,7 +156,7 @@ def test_the_answer_of_why_is_in_sight_and_so_are_its_tokens(tmp_path, width, sc
         for part in (".answer", ".tokens > :last-child"):
             box = units.locator(part).bounding_box()
             assert box["x"] >= 0 and box["x"] + box["width"] <= width
-        assert units.locator(".answer").inner_text().startswith(found.question.answer.strip())
+        assert units.locator(".answer").inner_text().startswith(found.question.word.strip())
         assert page.locator(".strip .asked").inner_text() == found.question.place.text.strip()
         page.screenshot(path=tmp_path / "why.png", full_page=True)
         if (more := units.get_by_role("button")).count():

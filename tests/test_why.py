@@ -13,7 +13,8 @@ import torch
 import retrieval_interp as ri
 from examples.reach_the_bound import PAIR, TOKEN, compile_circuit, split
 from retrieval_interp.circuits import Head
-from retrieval_interp.circuits.counterfactual.explanation import explain, head_name
+from retrieval_interp.circuits.counterfactual.explanation import explain
+from retrieval_interp.circuits.counterfactual.kinds import head_name
 from retrieval_interp.circuits.counterfactual.mechanism import with_counterfactual
 from retrieval_interp.circuits.counterfactual.origin import origins
 from retrieval_interp.circuits.counterfactual.question import ask
@@ -406,7 +407,7 @@ def test_heads_that_stand_in_for_each_other_are_told():
     assert sorted(sorted(f"{path}" for path in paths) for paths in several) == [
         [f"L0.H{one} s0<-s1", f"L0.H{two} s0<-s1"] for one, two in ((0, 1), (0, 2), (1, 2))
     ]
-    assert "L1.H0 s0<-s2" in found.finding.partition("needs")[2]
+    assert any("L1.H0 s0<-s2" in needed for needed in found.needs)
 
 
 def giving(counterfactual=None):
@@ -449,7 +450,7 @@ def test_a_row_that_looks_where_no_role_is_stays_a_row(small):
     found = ri.why(small.model, Unnamed(), controls=2)
     rows = ["L2.H0 query", "L4.H0 query"]
     assert sorted(unit.text(["query"]) for unit in found.levels[-1].units) == rows
-    assert "recovered by 2 rows of 2 heads" in found.finding
+    assert "recovered by 2 rows of 2 heads" in " ".join(found.finding)
     assert "L4.H0: query looks at places without a name, a whole row. Without" in str(found)
     page = ri.why_view(found, small.model)  # where a row shows its head
     assert sorted(re.findall(r'<tr data-path="([^"]*)"', page.html)) == rows
@@ -459,7 +460,7 @@ def test_a_row_that_looks_where_no_role_is_stays_a_row(small):
 def test_the_workbench_shows_the_same():
     view = ri.open("small", examples=16).why(controls=2, upto="heads")
     assert [unit.text() for unit in view.data.levels[-1].units] == ["L2.H0", "L4.H0"]
-    assert view.data.finding in view.text and "L4.H0 keeps" in view.html
+    assert "\n".join(view.data.finding) in view.text and "<b>L4.H0</b>" in view.html
 
 
 def test_a_circuit_of_what_is_kept_is_built_by_clicking(tmp_path):
@@ -608,7 +609,7 @@ def test_a_search_out_of_time_tells_what_it_has(monkeypatch, small):
         assert len(found.levels) == levels
         assert ("time limit" in found.unfinished) == (levels < 3)
         assert ("when it was stopped" in found.unfinished) == (levels == 1)
-        assert ("Nothing was found" in found.finding) == (not levels)
+        assert ("Nothing was found" in " ".join(found.finding)) == (not levels)
 
 
 def test_another_half_of_the_pairs_is_reported(tmp_path):
@@ -632,7 +633,7 @@ def test_another_half_of_the_pairs_is_reported(tmp_path):
     page = ri.why_view(found, model)
     assert page.html.count("<tr data-path=") == len(found.units) > 0
     assert "http" not in page.html.replace("http://www.w3.org", "").split("<script")[0]
-    assert found.finding in page.text
+    assert "\n".join(found.finding) in page.text
 
 
 @torch.no_grad()
@@ -651,15 +652,17 @@ def test_changes_of_one_token_turn_the_answer(tmp_path):
     answer = max(words, key=lambda text: float(before[words[text]]))
     likeliest, question = words[answer], ask(model, SENTENCE, answer)
     assert question.answer == answer and question.rank == int((before >= before[likeliest]).sum())
-    assert question.says == model.tokenizer.decode([int(before.argmax())])
+    assert question.says.startswith(model.tokenizer.decode([int(before.argmax())]))
     assert question.probability == pytest.approx(float(before.softmax(0)[likeliest]), rel=1e-4)
     assert question.changes
     strongest = max(question.places, key=lambda place: place.falls)
-    assert f"That hangs on {strongest.text.strip()!r} ({strongest.falls:.1f})" in question.text
+    hangs = f"That hangs on {strongest.text.strip()!r} ({strongest.falls:.1f})"
+    assert hangs in question.sentences[1]
     for change in question.changes:
         changed = read(change.prompt)
         differ = [n for n, (a, b) in enumerate(zip(ids, changed)) if a != b]
-        assert differ == [question.place.index] and len(ids) == len(changed)
+        assert {*differ} <= {*range(question.place.start, question.place.stop)} and differ
+        assert len(ids) == len(changed) and change.word.startswith(change.wrong)
         after, wrong = logits(change.prompt), read(SENTENCE + change.wrong)[-1]
         assert before[wrong] < before[likeliest] and after[wrong] > after[likeliest]
     # Of a named place as much is said as before, and a wrong answer that is given leads.
@@ -667,6 +670,18 @@ def test_changes_of_one_token_turn_the_answer(tmp_path):
     assert ask(model, SENTENCE, answer, place=first.text).places[0].falls == pytest.approx(
         first.falls
     )
+    late = ask(model, SENTENCE, answer, until=0.0)
+    assert late.changes and len(late.places) == 1
+    # Of an answer of several tokens, and of words that stand together, all tokens count.
+    answer_ids, row = read(f"to{answer}{answer}")[1:], begin + ids
+    said = 1.0
+    for token in answer_ids:
+        said *= float(model(torch.tensor([row]))[0, -1].softmax(0)[token])
+        row = [*row, token]
+    both = ask(model, SENTENCE, answer + answer, place="to the store")
+    assert both.word == answer + answer and both.answer == answer
+    assert both.probability == pytest.approx(said, rel=1e-3)
+    assert (both.place.text.strip(), both.place.stop - both.place.start) == ("to the store", 3)
     wrong = question.changes[0].wrong
     given = ask(model, SENTENCE, answer, wrong, place=question.place.text)
     assert {change.wrong for change in given.changes} == {wrong}
@@ -682,7 +697,7 @@ def test_changes_of_one_token_turn_the_answer(tmp_path):
         (f"{SENTENCE} ", {}, "expected no blank at the end"),
         (SENTENCE * 40, {}, "expected at most the model's 64 tokens, found"),
         (SENTENCE, {"answer": " Mary", "wrong": "Mary"}, "expected another wrong answer"),
-        (SENTENCE, {"place": "nowhere"}, "place: expected a token of"),
+        (SENTENCE, {"place": "nowhere"}, "place: expected words of"),
         ("", {}, "expected words, found ''"),
     ],
 )
@@ -717,8 +732,8 @@ def test_what_was_found_and_measured_on_the_same_prompt_says_so(small, seed):
     search = KeepSearch(small.model, task, drawn(0)[0], upto="heads")
     assert [*search]
     found = explain(small.model, task, search, *drawn(seed), controls=0)
-    assert "The counterfactual is: " in found.finding
-    assert ("found and measured on the same prompt" in found.finding) == (seed == 0)
+    assert "The counterfactual is: " in " ".join(found.finding)
+    assert ("found and measured on the same prompt" in " ".join(found.finding)) == (seed == 0)
 
 
 @pytest.mark.parametrize(

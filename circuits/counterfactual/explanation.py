@@ -18,6 +18,7 @@ from torch import Tensor
 
 from retrieval_interp.circuits.attention import attention_by_role
 from retrieval_interp.circuits.circuit import Circuit
+from retrieval_interp.circuits.counterfactual.kinds import MOVER, head_name, is_so_on_text
 from retrieval_interp.circuits.counterfactual.mechanism import Patch
 from retrieval_interp.circuits.counterfactual.origin import Origin, origins
 from retrieval_interp.circuits.counterfactual.question import PromptQuestion
@@ -36,7 +37,6 @@ from retrieval_interp.circuits.counterfactual.units import (
 )
 from retrieval_interp.circuits.discovery.judge import OutOfTime
 from retrieval_interp.circuits.discovery.needed import minimal_sets
-from retrieval_interp.circuits.draw.layout import path_kind
 from retrieval_interp.circuits.losses import (
     HookRuns,
     Measured,
@@ -57,7 +57,9 @@ PATCHED = {  # what heads do where nothing is kept
     "v": "read values of the counterfactual",
 }
 _SMALL = 0.5  # a smaller part of the metric that hangs on what was changed is said first
-_MUCH = 1.1  # share above which more than all is recovered
+_LITTLE = 0.01  # share of what is lost by which a unit has to matter to be told of
+_NAMED_UNITS = 3  # that are named in the summary
+SHOWN = 8  # units that are described
 _LESS = 0.05  # of attention, by which a head has to look less at a place for it to be said
 _MOSTLY = 0.8  # share that the MLPs which are named make of what all MLPs do
 Needed = tuple[HeadPath, ...]  # a role path in heads of which any one suffices, but not none
@@ -138,21 +140,29 @@ class Explanation:
         return sorted(pairs, key=lambda pair: pair[1].when_cut - pair[1].attention)
 
     @property
-    def finding(self) -> str:
-        """What was found, in a few sentences."""
-        sentences = [] if self.question is None else [self.question.text]
-        sentences.append(self._gap())
+    def finding(self) -> list[str]:
+        """What was found, in a few lines."""
+        lines = self._small() if self.question is None else self._small() + self.question.sentences
+        lines.append(self._gap())
         if not self.levels:
-            return " ".join([*sentences, f"Nothing was found: {self.unfinished}."])
-        sentences += [self._recovered(), *self._controls()]
+            return [*lines, f"Nothing was found: {self.unfinished}."]
+        lines += [self._recovered(), self._others()]
         if self.unfinished:
-            sentences.append(f"{self.unfinished[0].upper()}{self.unfinished[1:]}.")
+            lines.append(f"{self.unfinished[0].upper()}{self.unfinished[1:]}.")
         if len(self.batch) == 1:
             tokens = self.task.position_labels(self.other, 0)
-            sentences.append(f"The counterfactual is: {' '.join(tokens)}.")
+            lines.append(f"The counterfactual is: {' '.join(tokens)}.")
         if self.on_the_same:
-            sentences.append("It was found and measured on the same prompt.")
-        return " ".join(sentences)
+            lines.append("It was found and measured on the same prompt.")
+        return lines
+
+    def _small(self) -> list[str]:
+        """That little hangs on what was changed, if it is so."""
+        intact, nothing = self.intact.loss, self.nothing.loss
+        if self.metric != LOGITS or not intact > 0 or intact - nothing >= _SMALL * intact:
+            return []
+        part = max(0.0, (intact - nothing) / intact)
+        return [f"Only {part:.0%} of the {self.metric} hangs on what was changed."]
 
     def _gap(self) -> str:
         """What hangs on what was changed."""
@@ -168,8 +178,6 @@ class Explanation:
         if nothing >= intact:
             return f"{text} So nothing is lost on these examples, and the shares mean nothing."
         changed, by_heads = intact - corrupted, intact - nothing
-        if self.metric == LOGITS and intact > 0 and by_heads < _SMALL * intact:
-            text += f" So {nothing / intact:.0%} of it does not hang on what was changed."
         if self.patch == "z" and changed > 0 and by_heads < 0.9 * changed:
             text += (
                 f" On the counterfactual prompts themselves it is {sign * corrupted:.2f}: "
@@ -179,7 +187,7 @@ class Explanation:
         return text
 
     def _recovered(self) -> str:
-        """What the units of the last level recover."""
+        """What the units of the last level recover, and those that matter most."""
         last = self.levels[-1]
         subject = counted(len({unit.head for unit in last.units}), "head")
         if last.name != "heads":
@@ -191,22 +199,39 @@ class Explanation:
             text += ", more than all: some of what is not kept works against it"
         if last.kept.share + 2 * last.kept.se < self.keep:
             text += f". That is less than the {self.keep:.0%} asked for: it does not hold here"
-        return f"{text}. All but these recover {_percent(last.complement.share)}."
+        first = [
+            f"{score.unit.head} to {self.task.role_labels[score.path.path.src]}"
+            f" (without it {_percent(score.without.share)})"
+            for score in self.first_units[:_NAMED_UNITS]
+            if score.path is not None
+        ]
+        return f"{text}{': most by ' if first else ''}{listed(first, 'and')}."
 
-    def _controls(self) -> list[str]:
-        """Random sets, and what the whole model needs."""
-        sentences = []
+    def _others(self) -> str:
+        """What all others recover, and random sets."""
+        text = f"All but these recover {_percent(self.levels[-1].complement.share)}"
         if self.control:
-            best = f"The best of {len(self.control)} random sets of as many recovers"
-            sentences.append(f"{best} {max(0.0, self.control[-1]):.0%}.")
-        if self.needed:
-            needed = [
-                f"{'one of ' if paths[1:] else ''}{listed([str(p.head) for p in paths], 'or')} "
-                f"{paths[0].path.text(self.task)}"
-                for paths in self.needed
-            ]
-            sentences.append(f"For {self.keep:.0%} the whole model needs {listed(needed, 'and')}.")
-        return sentences
+            best = f"the best of {len(self.control)} random sets of as many recovers"
+            text += f"; {best} {max(0.0, self.control[-1]):.0%}"
+        return f"{text}."
+
+    @property
+    def first_units(self) -> list[UnitScore]:
+        """The units of which at least a hundredth hangs, those that matter most first."""
+        if not self.levels:
+            return []
+        kept = self.levels[-1].kept.share
+        matter = [score for score in self.units if abs(kept - score.without.share) >= _LITTLE]
+        return sorted(matter, key=lambda score: score.without.share)
+
+    @property
+    def needs(self) -> list[str]:
+        """The paths that the whole model needs, each in one head or in one of several."""
+        return [
+            f"{'one of ' if paths[1:] else ''}{listed([str(path.head) for path in paths], 'or')} "
+            f"{paths[0].path.text(self.task)}"
+            for paths in self.needed
+        ]
 
     def sentence(self, score: UnitScore) -> str:
         """What a unit does, in words."""
@@ -285,11 +310,16 @@ class Explanation:
         ]
 
     def __repr__(self) -> str:
-        if not self.levels:
-            return self.finding
-        rows = [LEVEL_HEADER, *self.level_rows]
-        table = [f"{a:6} {b:>5} {c:>13} {d:>14}" for a, b, c, d in rows]
-        return "\n".join([self.finding, "", *table, "", *map(self.sentence, self.units)])
+        lines = list(self.finding)
+        if self.levels:
+            rows = [LEVEL_HEADER, *self.level_rows]
+            lines += ["", *(f"{a:6} {b:>5} {c:>13} {d:>14}" for a, b, c, d in rows), ""]
+        lines += map(self.sentence, self.first_units[:SHOWN])
+        if others := len(self.units) - len(self.first_units[:SHOWN]):
+            lines.append(f"{counted(others, 'more unit')} that matter{'s' * (others == 1)} less.")
+        if self.needs:
+            lines.append(f"For {self.keep:.0%} the whole model needs {listed(self.needs, 'and')}.")
+        return "\n".join(lines)
 
 
 def _percent(share: float) -> str:
@@ -452,7 +482,7 @@ def _unit_scores(
         yield UnitScore(
             unit=unit,
             path=path,
-            kind=head_name(path.path, task, batch) if path else "",
+            kind="" if path is None else _kind(path, search, batch, attention_here),
             attention=float(attention_here[path.head][path.path]) if path else float("nan"),
             other=float(attention_there[path.head][path.path]) if path else float("nan"),
             where=where,
@@ -465,6 +495,18 @@ def _unit_scores(
             origin=None if path is None else made.get(path),
             enables=tuple(sight.enabled(recovery.keeping(others), later)),
         )
+
+
+def _kind(path: HeadPath, search: KeepSearch, batch: Batch, attention: Tensor) -> str:
+    """What its head is called, if it looks there more than elsewhere, and does so on text too."""
+    task, row = search.task.task, attention[path.head][path.path.dest]
+    kind = head_name(path.path, task, batch)
+    tokenizer = getattr(task, "tokenizer", None)
+    if kind == MOVER and int(row.argmax()) != path.path.src:
+        return ""
+    if tokenizer is not None and not is_so_on_text(kind, path.head, search.model, tokenizer):
+        return ""
+    return kind
 
 
 def _halved(recovery: Recovery, units: Sequence[Unit], unit: Unit, patch: Patch) -> Share | None:
@@ -506,14 +548,3 @@ def _main_path(unit: Unit, estimates: Estimates, allowed: Sequence[RolePath]) ->
     if best is None or brings[best] < _NAMED * abs(estimates.of(unit)):
         return None
     return HeadPath(unit.head, best)
-
-
-def head_name(path: RolePath, task: Task, batch: Batch) -> str:
-    """What a head with this path is commonly called, or nothing."""
-    kind, position = path_kind(path, batch), batch.roles[:, 0, path.src]
-    answers = path.dest in task.answer_roles  # only from there is an answer moved
-    if kind or not answers or batch.tokens is None or not hasattr(task, "tokenizer"):
-        return kind
-    there = batch.tokens.gather(1, position.clamp(min=0)[:, None])[:, 0]
-    answer = batch.targets.flatten(1)[:, 0]  # the tokens of texts' answers, the correct one first
-    return "mover head" if bool(((position < 0) | (there == answer)).all()) else ""

@@ -1,30 +1,43 @@
-"""What an answer hangs on: changes of one token after which the model answers otherwise.
+"""What an answer hangs on: changes of one place after which the model answers otherwise.
 
 1. The answer's kind are the tokens of its form (behind a blank, with a capital, of letters) whose
    embeddings are nearest to its own.
-2. Every token is changed a few times: to its own nearest embeddings, and to what the model itself
-   predicts there, of its form. How far the answer's logit, less the log-sum-exp of its kind, falls
-   in the half of these changes where it falls most, says how much the answer hangs on this place.
-   The last token, whose own embedding goes straight to the answer, is asked about only by name.
+2. Every word is changed a few times: each of its tokens to its own nearest embeddings, and to what
+   the model itself predicts there, of its form. How far the answer's logit, less the log-sum-exp of
+   its kind, falls in the half of these changes where it falls most, says how much the answer hangs
+   on this word. The last token, whose own embedding goes straight to the answer, is asked about
+   only by name.
 3. At the places on which most hangs many changes are tried. One fits if it turns the answer (a
    token of the kind, less likely before but in play, is now more likely) and the prompt is hardly
-   less likely. The place is asked about where most fit. Where few fit, as in the middle of a rare
-   name, tokens of the same form are drawn at random.
+   less likely. The place is asked about where most fit. Where few fit, as in a rare name, tokens of
+   the same form are drawn at random.
+
+Of a changed prompt only the positions from the change on are computed.
 """
 
+import math
 import random
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from time import monotonic
 from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from retrieval_interp.circuits.hooks import hooked, run_model
-from retrieval_interp.circuits.losses import Progress, answer_hooks, no_progress
+from retrieval_interp.circuits.hooks import has_hooks, hooked, run_model
+from retrieval_interp.circuits.losses import (
+    Noted,
+    Progress,
+    acts_alone,
+    answer_hooks,
+    no_progress,
+    only_where_different,
+    position_wise,
+)
 from retrieval_interp.tasks import Batch, InputError
 from retrieval_interp.tasks.shown import listed
 from retrieval_interp.tasks.words.given_texts import Pair
@@ -41,25 +54,30 @@ PLACES = 12  # that are tried; in a longer prompt those with the largest gradien
 NEXT = 3  # places at most at which many changes are tried, if as much as ...
 NEARLY = 0.5  # ... this part of what hangs on the first one hangs on them
 TOKENS = 4096  # that are run at once
+ROOM = 8192  # tokens that all changes which are tried at a place may have together
+PATTERNS = 1_000_000_000  # weights of attention on all changes that are used
+LONGEST = 8  # tokens of a word
 SHOWN = 6  # changes that are named
 
 
 class Change(NamedTuple):
-    """Another token at a place, and what the model then answers."""
+    """Other tokens at a place, and what the model then answers."""
 
     text: str
-    wrong: str
+    wrong: str  # the first token of it
+    word: str  # all of it
     prompt: str
 
 
 @dataclass(frozen=True)
 class Place:
-    """A token of a prompt, and how much the answer hangs on it.
+    """A word of a prompt, its tokens start .. stop-1, and how much the answer hangs on it.
 
     `falls` is how far the answer's logit, less the log-sum-exp of its kind, falls, in nats.
     """
 
-    index: int
+    start: int
+    stop: int
     text: str
     falls: float
 
@@ -69,10 +87,11 @@ class PromptQuestion:
     """A prompt, its answer, and changes of one place after which the model answers otherwise."""
 
     prompt: str
-    answer: str
-    probability: float  # of the answer
-    rank: int  # of the answer among all tokens, from 1
-    says: str  # the likeliest token
+    answer: str  # the first token of it, which is explained
+    word: str  # all of it
+    probability: float  # of all of it
+    rank: int  # of its first token among all, from 1
+    says: str  # the likeliest token and what goes on with its word
     says_probability: float
     places: tuple[Place, ...]  # that were tried, in the order of the prompt
     place: Place  # that is asked about
@@ -88,29 +107,23 @@ class PromptQuestion:
         ]
 
     @property
-    def text(self) -> str:
-        """What the model says, and what that hangs on."""
-        sentences = [f"The model says {self.says.strip()!r} ({self.says_probability:.0%})"]
-        if self.says != self.answer:
-            sentences[0] += (
-                f"; {self.answer.strip()!r} has {self.probability:.1%}, rank {self.rank}"
-            )
-        first = [place for place in self.places if place.falls > 0]
-        if len(self.places) > 1 and first:
-            first = sorted(first, key=lambda place: -place.falls)[:3]
-            falls = [f"{place.text.strip()!r} ({place.falls:.1f})" for place in first]
-            sentences.append(
-                f"That hangs on {listed(falls, 'and')}, by nats lost when a token is changed"
-            )
-        changes = [f"{change.text.strip()} ({change.wrong.strip()})" for change in self.changes]
+    def sentences(self) -> list[str]:
+        """What the model says, what that hangs on, and what is changed."""
+        says = f"The model says {self.says!r} ({self.says_probability:.0%})"
+        if self.says != self.word:
+            says += f"; {self.word!r} has {self.probability:.1%}, rank {self.rank}"
+        if self.word != self.answer:
+            says += f"; of {self.word!r} the first token, {self.answer!r}, is explained"
+        changes = [f"{change.text.strip()} ({change.word.strip()})" for change in self.changes]
         if len(changes) > SHOWN:
             changes = [*changes[:SHOWN], f"{len(changes) - SHOWN} more"]
-        drawn = ", drawn at random" if self.at_random else ""
-        sentences.append(
-            f"In place of {self.place.text.strip()!r} come{drawn} (with what it says then) "
-            + listed(changes, "and")
-        )
-        return ". ".join(sentences) + "."
+        drawn = "tokens drawn at random, " if self.at_random else ""
+        put = f"in place of {self.place.text.strip()!r} come {drawn}{listed(changes, 'and')}"
+        first = sorted(self.places, key=lambda place: -place.falls)[:3]
+        falls = [f"{x.text.strip()!r} ({x.falls:.1f})" for x in first if x.falls > 0]
+        if len(self.places) == 1 or not falls:
+            return [f"{says}.", f"{put[0].upper()}{put[1:]}."]
+        return [f"{says}.", f"That hangs on {listed(falls, 'and')}, in nats; {put}."]
 
 
 @torch.no_grad()
@@ -121,6 +134,7 @@ def ask(
     wrong: str = "",
     place: str = "",
     seed: int = 0,
+    until: float = math.inf,
     progress: Progress = no_progress,
 ) -> PromptQuestion:
     """Find what an answer hangs on, and changes after which the model answers otherwise.
@@ -128,65 +142,91 @@ def ask(
     Args:
         model: a hooked model with a tokenizer; left unchanged.
         prompt: a text, up to where the answer comes, without a blank at the end.
-        answer: what follows; by default what the model says. Its first token counts.
+        answer: what follows; by default what the model says.
         wrong: what is to lead afterwards; by default any other answer of its kind.
-        place: the token to change, as it is written; by default that on which most hangs.
+        place: the word or words to change, as they are written; by default that word on which most
+            hangs.
         seed: of random tokens.
+        until: the time (`time.monotonic`) after which no more is tried than has to be.
         progress: wraps an iterable to show a bar.
     """
-    asking = _Asking(model, prompt)
-    right = asking.answer_token(answer) if answer else int(asking.logits.argmax())
+    asking = _Asking(model, prompt, until)
+    tokens = asking.answer_tokens(answer) if answer else [int(asking.logits.argmax())]
+    right = tokens[0]
     kind = asking.kind(right)
     if wrong:
-        kind = [right, asking.answer_token(wrong)]
+        kind = [right, asking.answer_tokens(wrong)[0]]
         if kind[0] == kind[1]:
             raise InputError(f"expected another wrong answer than the answer, found {wrong!r:.40}")
-    places = [
-        Place(index, asking.text(asking.ids[index]), asking.falls(index, right, kind))
-        for index in progress(asking.places(right, kind, place), "what the answer hangs on")
-    ]
+    places = list[Place]()
+    for span in progress(asking.places(right, kind, place), "what the answer hangs on"):
+        if not places or monotonic() < until:
+            falls = asking.falls(span, right, kind)
+            places.append(Place(span.start, span.stop, asking.text(asking.ids, span), falls))
     first = sorted(places, key=lambda place: -place.falls)
     enough = min(first[0].falls, NEARLY * first[0].falls)  # it may be negative
-    first = [place for place in first if place.falls >= enough][:NEXT]
-    tried = [(asking.changes(place.index, right, kind), place) for place in first]
-    changes, best = max(tried, key=lambda pair: min(len(pair[0]), CHANGES // 2))
+    tried = list[tuple[list[_Turned], Place]]()
+    for near_first in [place for place in first if place.falls >= enough][:NEXT]:
+        if not tried or monotonic() < until:
+            tried.append((asking.changes(near_first, right, kind), near_first))
+    turned, best = max(tried, key=lambda pair: min(len(pair[0]), CHANGES // 2))
     at_random = False
-    if len(changes) < ENOUGH:
-        drawn = asking.changes(first[0].index, right, kind, random.Random(seed))
-        if len(drawn) > len(changes):
-            at_random, changes, best = True, drawn, first[0]
-    if not changes:
+    if len(turned) < ENOUGH:
+        drawn = asking.changes(first[0], right, kind, random.Random(seed))
+        if len(drawn) > len(turned):
+            at_random, turned, best = True, drawn, first[0]
+    if not turned:
         raise InputError(
             f"counterfactual: expected another token in place of {best.text!r} after which the "
             "model answers otherwise, found none; give a counterfactual of the same length, or "
             "another place"
         )
-    probabilities = asking.logits.softmax(0)
     says = int(asking.logits.argmax())
+    rows = [[*asking.ids, says], *([*row, token] for row, token in turned)]
+    (said, *words), prompt_size = asking.spelled(rows), len(asking.ids) - len(asking.shared)
+    if not answer:
+        tokens = said
+    span = range(best.start, best.stop)
     return PromptQuestion(
         prompt=prompt,
-        answer=asking.shared + asking.text(right),
-        probability=float(probabilities[right]),
+        answer=asking.written([right]),
+        word=asking.written(tokens),
+        probability=asking.probability(tokens),
         rank=1 + int((asking.logits > asking.logits[right]).sum()),
-        says=asking.text(says),
-        says_probability=float(probabilities[says]),
-        places=tuple(places),
+        says=asking.written(said),
+        says_probability=asking.probability(said),
+        places=tuple(sorted(places, key=lambda place: place.start)),
         place=best,
-        changes=tuple(changes),
+        changes=tuple(
+            Change(
+                text=asking.text(row, span),
+                wrong=asking.written([token]),
+                word=asking.written(word),
+                prompt=asking.text(row, range(prompt_size)),
+            )
+            for (row, token), word in zip(turned, words)
+        ),
         at_random=at_random,
     )
+
+
+class _Turned(NamedTuple):
+    """The tokens of a changed prompt, and the token that then leads."""
+
+    row: list[int]
+    wrong: int
 
 
 class _Asking:
     """A prompt's tokens, the model's predictions, and runs of changed prompts."""
 
-    def __init__(self, model: Any, prompt: str):
+    def __init__(self, model: Any, prompt: str, until: float = math.inf):
         tokenizer = getattr(model, "tokenizer", None)
         if tokenizer is None:
             raise InputError("expected a model with a tokenizer, found none; use a task")
         if prompt[-1:].isspace():
             raise InputError(f"prompt: expected no blank at the end, found {prompt[-20:]!r}")
-        self.model, self.tokenizer = model, tokenizer
+        self.model, self.tokenizer, self.until = model, tokenizer, until
         self.ids = token_ids(tokenizer, prompt)
         bos = tokenizer.bos_token_id
         self.begin = [] if bos is None else [int(bos)]
@@ -196,21 +236,31 @@ class _Asking:
                 f"{len(self.begin) + len(self.ids)}"
             )
         self.device = next(model.parameters()).device
-        self.shared = ""  # a blank that is a token of its own, before the answer
+        self.shared = list[int]()  # a blank that is a token of its own, before the answer
         self._predict()
         self.embeddings = torch.nn.functional.normalize(model.W_E.detach().float(), dim=-1)
         self.forms = _forms(tokenizer, len(self.embeddings)).to(self.device)
 
     def _predict(self) -> None:
+        self.noted = Noted()
+        modules = [] if has_hooks(self.model) else position_wise(self.model)
         batch = self._batch([self.ids])
-        self.predicted: Float[Tensor, "pos vocab"] = run_model(self.model, batch)[0].float()
+        with only_where_different(modules, {}, self.noted):
+            self.predicted: Float[Tensor, "pos vocab"] = run_model(self.model, batch)[0].float()
+        self.modules = [m for m, noted in self.noted.items() if acts_alone(m, *noted)]
         self.logits: Float[Tensor, " vocab"] = self.predicted[-1]
 
-    def text(self, token: int) -> str:
-        return str(self.tokenizer.decode([token]))
+    # Tokens
 
-    def answer_token(self, answer: str) -> int:
-        """The first token of an answer in the form that the model would rather write here."""
+    def text(self, row: Sequence[int], span: Sequence[int]) -> str:
+        return str(self.tokenizer.decode([row[index] for index in span]))
+
+    def written(self, answer: Sequence[int]) -> str:
+        """An answer as it follows the prompt."""
+        return str(self.tokenizer.decode([*self.shared, *answer]))
+
+    def answer_tokens(self, answer: str) -> list[int]:
+        """An answer in the form that the model would rather write here."""
         before, prompt = len(self.ids), self.tokenizer.decode(self.ids)
         written = dict.fromkeys([answer, f" {answer.lstrip()}", answer.lstrip()])
         read = [token_ids(self.tokenizer, prompt + text) for text in written if text]
@@ -218,12 +268,12 @@ class _Asking:
         if not rest:
             raise InputError(f"answer: expected text that can follow the prompt, found {answer!r}")
         tokens = max(rest, key=lambda tokens: float(self.logits[tokens[0]]))
-        if len(tokens) > 1 and self.text(tokens[0]).isspace():
-            self.shared += self.text(tokens[0])
+        if len(tokens) > 1 and self.tokenizer.decode(tokens[:1]).isspace():
+            self.shared.append(tokens[0])
             self.ids.append(tokens[0])
             self._predict()
-            return tokens[1]
-        return tokens[0]
+            return tokens[1:]
+        return tokens
 
     def near(self, token: int, count: int, tokens: Tensor) -> list[int]:
         """Of some tokens those with the nearest embeddings."""
@@ -233,29 +283,52 @@ class _Asking:
     def alike(self, token: int) -> Int[Tensor, " tokens"]:
         """The tokens of the same form, without other spellings of the same word."""
         same = (self.forms == self.forms[token]).nonzero()[:, 0]
-        word = self.text(token).strip().lower()
+        word = self._word(token)
         spelled = [other for other in self.near(token, 8, same) if other != token]
-        twins = [other for other in spelled if self.text(other).strip().lower() == word]
+        twins = [other for other in spelled if self._word(other) == word]
         return same[~torch.isin(same, same.new_tensor([token, *twins]))]
+
+    def _word(self, token: int) -> str:
+        return str(self.tokenizer.decode([token])).strip().lower()
 
     def kind(self, answer: int) -> list[int]:
         """The answer and the tokens of its form with the nearest embeddings."""
         return [answer, *self.near(answer, KIND - 1, self.alike(answer))]
 
-    def places(self, right: int, kind: Sequence[int], place: str) -> list[int]:
-        """The tokens to try: the one that is named, or all but the last."""
-        texts = [self.text(token).strip() for token in self.ids]
-        named = [index for index, text in enumerate(texts) if text == place.strip()]
+    # Places
+
+    def places(self, right: int, kind: Sequence[int], place: str) -> list[range]:
+        """The tokens to change: those that are named, or every word but the last token's."""
+        size = len(self.ids) - len(self.shared)
         if place:
-            if not named:
-                shown = " ".join(texts)
-                raise InputError(f"place: expected a token of {shown!r:.300}, found {place!r:.40}")
-            return named
-        indices = list(range(max(1, len(self.ids) - 1 - len(self.shared))))
-        if len(indices) <= PLACES:
-            return indices
-        sizes = self._gradients(right, kind)[: len(indices)]
-        return sorted(sizes.topk(PLACES).indices.tolist())
+            spans = [
+                range(start, stop)
+                for start in range(size)
+                for stop in range(start + 1, min(size, start + LONGEST) + 1)
+                if self.text(self.ids, range(start, stop)).strip() == place.strip()
+            ]
+            if not spans:
+                shown = self.text(self.ids, range(size))
+                raise InputError(f"place: expected words of {shown!r:.300}, found {place!r:.40}")
+            return spans
+        words = self._words()
+        words = [word for word in words if word.stop < size] or words[:1]
+        if len(words) <= PLACES:
+            return words
+        slopes = self._gradients(right, kind).tolist()
+        return sorted(words, key=lambda word: -max(slopes[n] for n in word))[:PLACES]
+
+    def _words(self) -> list[range]:
+        """The prompt's words: letters without a blank before them go on with the word before."""
+        words = list[range]()
+        texts = self.tokenizer.batch_decode([[token] for token in self.ids])
+        for index, text in enumerate(texts):
+            goes_on = index > 0 and text.isalpha() and texts[index - 1].strip().isalpha()
+            if goes_on and len(words[-1]) < LONGEST:
+                words[-1] = range(words[-1].start, index + 1)
+            else:
+                words.append(range(index, index + 1))
+        return words
 
     def _gradients(self, right: int, kind: Sequence[int]) -> Float[Tensor, " pos"]:
         """The size of the gradient by each token's embedding."""
@@ -274,106 +347,144 @@ class _Asking:
         sizes: Tensor = embedded[0].grad[0, len(self.begin) :].norm(dim=-1)
         return sizes
 
-    def candidates(self, index: int, count: int) -> list[int]:
-        """What may stand at a place: near embeddings of its form, and what the model predicts."""
-        token, before = self.ids[index], index + len(self.begin) - 1
-        alike = self.alike(token)
-        chosen = self.near(token, count, alike)
-        if before >= 0:
-            likely = alike[~torch.isin(alike, alike.new_tensor(chosen))]
-            order = self.predicted[before][likely].topk(min(count, len(likely))).indices
-            chosen += likely[order].tolist()
-        return self._whole([self._with(index, token) for token in chosen], index)
+    # Changes
 
-    def _reads_back(self, token: int) -> bool:
+    def candidates(self, span: range, count: int) -> list[list[int]]:
+        """Prompts with other tokens: near embeddings of its form, and what the model predicts."""
+        columns = []
+        for index in span:
+            token, before = self.ids[index], index + len(self.begin) - 1
+            alike = self.alike(token)
+            column = self.near(token, count, alike)
+            if before >= 0:
+                likely = alike[~torch.isin(alike, alike.new_tensor(column))]
+                order = self.predicted[before][likely].topk(min(count, len(likely))).indices
+                column += likely[order].tolist()
+            columns.append(column)
+        return self._read_back(span, zip(*columns))
+
+    def drawn(self, span: range, count: int, draw: random.Random) -> list[list[int]]:
+        """Prompts with tokens of the same form drawn at random."""
+        alike = [self.alike(self.ids[index]).tolist() for index in span]
+        chosen = ([draw.choice(tokens) for tokens in alike] for _ in range(4 * count))
+        return self._read_back(span, dict.fromkeys(map(tuple, chosen)))[: 2 * count]
+
+    def _read_back(self, span: range, tokens: Any) -> list[list[int]]:
+        """Prompts with these tokens, of those that are read from their text as they are."""
+        rows = [[*self.ids[: span.start], *new, *self.ids[span.stop :]] for new in tokens]
+        texts = [self.tokenizer.decode(row) for row in rows]
+        read = self.tokenizer(texts, add_special_tokens=False)["input_ids"] if texts else []
+        return [row for row, ids in zip(rows, read) if ids == row]
+
+    def _is_read_back(self, token: int) -> bool:
         """Whether a token behind the prompt is read from its text as it is."""
         text = self.tokenizer.decode([*self.ids, token])
         return token_ids(self.tokenizer, text) == [*self.ids, token]
 
-    def _with(self, index: int, token: int) -> list[int]:
-        return [*self.ids[:index], token, *self.ids[index + 1 :]]
-
-    def _whole(self, rows: Sequence[list[int]], index: int) -> list[int]:
-        """The tokens of rows that are read from their text as they are."""
-        texts = [self.tokenizer.decode(row) for row in rows]
-        read = self.tokenizer(texts, add_special_tokens=False)["input_ids"] if texts else []
-        return [row[index] for row, ids in zip(rows, read) if ids == row]
-
-    def falls(self, index: int, right: int, kind: Sequence[int]) -> float:
+    def falls(self, span: range, right: int, kind: Sequence[int]) -> float:
         """How far the answer falls, in the half of a few changes where it falls most."""
-        tokens = self.candidates(index, FIRST)
-        if not tokens:
+        rows = self.candidates(span, FIRST)
+        if len(rows) < FIRST:
+            rows += self.drawn(span, FIRST, random.Random(0))
+        if not rows:
             return 0.0
-        rows = torch.cat(list(self._run([self._with(index, token) for token in tokens])))
-        leads = [x[:, right] - x[:, list(kind)].logsumexp(-1) for x in (self.logits[None], rows)]
+        last = torch.cat([logits[:, -1] for logits in self._run(rows)])
+        leads = [x[:, right] - x[:, list(kind)].logsumexp(-1) for x in (self.logits[None], last)]
         fallen = (leads[0] - leads[1]).sort(descending=True).values
         return float(fallen[: max(1, len(fallen) // 2)].mean())
 
     def changes(
-        self, index: int, right: int, kind: Sequence[int], draw: random.Random | None = None
-    ) -> list[Change]:
+        self, place: Place, right: int, kind: Sequence[int], draw: random.Random | None = None
+    ) -> list[_Turned]:
         """The changes that fit: each wrong answer once, then once more; the nearest tokens first.
 
         With `draw` the tokens are drawn, and the prompt need not be likely.
         """
-        if draw is None:
-            tokens = self.candidates(index, MANY)
-        else:
-            alike = self.alike(self.ids[index]).tolist()
-            drawn = draw.sample(alike, min(4 * MANY, len(alike)))
-            tokens = self._whole([self._with(index, token) for token in drawn], index)
+        span, room = range(place.start, place.stop), ROOM // len(self.ids)
+        many = max(FIRST, min(MANY, room))
+        rows = self.candidates(span, many) if draw is None else self.drawn(span, many, draw)
         in_play = set(self.logits.topk(min(IN_PLAY, len(self.logits))).indices.tolist())
         less = [token for token in kind if self.logits[token] < self.logits[right]]
         possible = [
             token
             for token in less
-            if (token in in_play or len(kind) == 2) and self._reads_back(token)
+            if (token in in_play or len(kind) == 2) and self._is_read_back(token)
         ]
-        if not tokens or not possible:
+        if not rows or not possible:
             return []
-        rows = [self._with(index, token) for token in tokens]
-        runs = torch.cat(list(self._run(rows, index)))
-        best, likely = runs[:, :-1][:, possible].max(-1), runs[:, -1]
-        fits = best.values > runs[:, right]
-        if draw is None:
-            fits &= likely >= self._likely(self.predicted, self.ids, index) - LESS_LIKELY
-        wrongs = [self.shared + self.text(possible[n]) for n in best.indices.tolist()]
-        times: Counter[str] = Counter()
-        ranked = []
-        for n in fits.nonzero()[:, 0].tolist():
-            times[wrongs[n]] += 1
-            ranked.append((times[wrongs[n]], n))
-        prompt = len(rows[0]) - len(self.shared)
-        return [
-            Change(self.text(tokens[n]), wrongs[n], self.tokenizer.decode(rows[n][:prompt]))
-            for _, n in sorted(ranked, key=lambda pair: pair[0])[:CHANGES]
-        ]
+        fitting, start = list[tuple[int, int, list[int]]](), max(0, span.start - 1)
+        times: Counter[int] = Counter()
+        least = self._likely(self.predicted[start + len(self.begin) :], self.ids) - LESS_LIKELY
+        for logits in self._run(list(rows), start):
+            best = logits[:, -1][:, possible].max(-1)
+            turns = (best.values > logits[:, -1][:, right]).tolist()
+            for turned, which, of_row in zip(turns, best.indices.tolist(), logits):
+                row = rows.pop(0)
+                if turned and (draw is not None or self._likely(of_row, row) >= least):
+                    wrong = possible[which]
+                    times[wrong] += 1
+                    fitting.append((times[wrong], wrong, row))
+            if monotonic() > self.until:
+                break
+        fitting.sort(key=lambda change: change[0])
+        cfg, size = self.model.cfg, len(self.begin) + len(self.ids)
+        most = max(2, min(CHANGES, PATTERNS // (cfg.n_layers * cfg.n_heads * size**2)))
+        return [_Turned(row, wrong) for _, wrong, row in fitting[:most]]
 
-    def _likely(self, logits: Float[Tensor, "pos vocab"], ids: Sequence[int], index: int) -> Tensor:
-        """The log probability of the tokens from a place on, in nats."""
-        start = max(0, index + len(self.begin) - 1)
-        after = torch.tensor([*self.begin, *ids][start + 1 :], device=logits.device)
-        return logits[start:-1].log_softmax(-1).gather(-1, after[:, None]).sum()
+    def _likely(self, logits: Float[Tensor, "pos vocab"], row: Sequence[int]) -> float:
+        """The log probability, in nats, of the tokens that the last logits are for."""
+        tokens = torch.tensor([*self.begin, *row], device=logits.device)
+        after = tokens[len(tokens) - len(logits) + 1 :]
+        return float(logits[:-1].log_softmax(-1).gather(-1, after[:, None]).sum())
 
-    def _batch(self, rows: Sequence[Sequence[int]]) -> Batch:
+    # Answers
+
+    def spelled(self, rows: Sequence[list[int]]) -> list[list[int]]:
+        """The answers at the end of prompts, with what the model adds to their words."""
+        words = [row[len(self.ids) :] for row in rows]
+        going = list(range(len(rows)))
+        for _ in range(LONGEST):
+            prompts = [[*rows[n][: len(self.ids)], *words[n]] for n in going]
+            runs = torch.cat([logits[:, -1] for logits in self._run(prompts)])
+            added = dict(zip(going, runs.argmax(-1).tolist()))
+            texts = {n: self.tokenizer.decode([token]) for n, token in added.items()}
+            going = [
+                n
+                for n in going
+                if texts[n].isalpha() and self.tokenizer.decode(words[n])[-1:].isalpha()
+            ]
+            for n in going:
+                words[n] = [*words[n], added[n]]
+            if not going:
+                break
+        return words
+
+    def probability(self, answer: Sequence[int]) -> float:
+        """Of all tokens of an answer."""
+        batch = self._batch([[*self.ids, *answer]])
+        logits = run_model(self.model, batch)[0, -1 - len(answer) :].float()
+        return math.exp(self._likely(logits, [*self.ids, *answer]))
+
+    # Runs
+
+    def _batch(self, rows: Sequence[Sequence[int]], first: int = -1) -> Batch:
+        """Prompts, with the positions from a token on as roles; by default the last one."""
         tokens = torch.tensor([[*self.begin, *row] for row in rows], device=self.device)
-        end = torch.full_like(tokens[:, :1, None], tokens.shape[1] - 1)
-        return Batch(tokens, tokens[:, -1:], end)
+        size = tokens.shape[1]
+        start = size - 1 if first < 0 else first + len(self.begin)
+        positions = torch.arange(start, size, device=self.device)
+        return Batch(tokens, tokens[:, -1:], positions.expand(len(tokens), 1, -1))
 
-    def _run(self, rows: Sequence[list[int]], index: int | None = None) -> Iterator[Tensor]:
-        """The last logits of changed prompts; with an index, and how likely the rest is."""
+    def _run(self, rows: Sequence[list[int]], first: int = -1) -> Iterator[Tensor]:
+        """The logits of changed prompts from a token on, some rows at a time."""
         size = max(1, TOKENS // (len(rows[0]) + 1))
         for start in range(0, len(rows), size):
-            batch = self._batch(rows[start : start + size])
-            hooks = answer_hooks(self.model, batch, (0,)) if index is None else []
-            with hooked(self.model, hooks):
+            batch = self._batch(rows[start : start + size], first)
+            n_roles = batch.roles.shape[-1]
+            hooks = answer_hooks(self.model, batch, tuple(range(n_roles)))
+            with hooked(self.model, hooks), only_where_different(self.modules, self.noted):
                 logits = run_model(self.model, batch).float()
-            if index is None:
-                yield logits[:, -1]
-                continue
-            pairs = zip(logits, rows[start : start + size])
-            likely = torch.stack([self._likely(x, row, index) for x, row in pairs])
-            yield torch.cat([logits[:, -1], likely[:, None]], dim=1)
+            yield logits[:, -n_roles:]
 
 
 @lru_cache(maxsize=4)

@@ -1,5 +1,6 @@
 """Why a model answers as it does: a search, and its measurement, behind one call."""
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from time import monotonic
@@ -22,6 +23,7 @@ from retrieval_interp.tasks.sampling import Split
 from retrieval_interp.tasks.words.given_texts import Pair, PairsTask
 
 _LEAST = 4  # prompts that decide, if others are to confirm it
+_ASKING = 0.3  # part of the time in which changes of a prompt are tried
 
 
 def why(
@@ -89,8 +91,9 @@ def why(
         right, other = (word if word[:1].isspace() else f" {word}" for word in (answer, wrong))
         task = _pairs(model, [Pair(what, counterfactual, (right,), (other,))])
     else:
+        until = math.inf if time is None else start + _ASKING * time
         with measuring(model):
-            question = ask(model, what, answer, wrong, place, seed, progress)
+            question = ask(model, what, answer, wrong, place, seed, until, progress)
         task = _pairs(model, question.pairs)
     measured, device = MetricTask(task, metric), next(model.parameters()).device
 
@@ -114,16 +117,17 @@ def why(
     if half >= _LEAST and question is None:
         deciding, fresh = drawn[:half], drawn[half:]
     left = None if time is None else max(0.0, time - (monotonic() - start))
-    search = KeepSearch(
-        model, measured, deciding, fresh, keep, upto, left, patch, others[: len(deciding)]
-    )
-    try:
-        for _ in progress(search, "searching"):
-            pass
-    except KeyboardInterrupt:
-        if not search.levels:
-            raise
-    made = explain(model, measured, search, telling, telling_others, controls, seed, progress)
+    with measuring(model):
+        search = KeepSearch(
+            model, measured, deciding, fresh, keep, upto, left, patch, others[: len(deciding)]
+        )
+        try:
+            for _ in progress(search, "searching"):
+                pass
+        except KeyboardInterrupt:
+            if not search.levels:
+                raise
+        made = explain(model, measured, search, telling, telling_others, controls, seed, progress)
     return replace(made, question=question)
 
 

@@ -13,6 +13,7 @@ class HookedModel(Protocol):
 
     cfg: Any  # n_layers, n_heads, d_model, d_head, d_vocab, d_vocab_out, ...
     blocks: Any  # the layers, each a module
+    context_level: int  # of hooks that are set inside others
 
     if TYPE_CHECKING:  # a bridge collects them anew each time, too slow for checks at run time
         hook_dict: Mapping[str, Any]  # hook points by name, as blocks.0.attn.hook_pattern

@@ -16,16 +16,15 @@ from retrieval_interp.tasks.words.text_task import AnswerTask, token_ids
 from retrieval_interp.views.attention import checked, patterns_on, position_labels, thousandths
 from retrieval_interp.views.page import View, record_rows, render
 from retrieval_interp.views.tables import wrapped
-from retrieval_interp.views.why_drawing import draw_units, lost
+from retrieval_interp.views.why_drawing import draw_units
 
 _FIRST = 8  # units that are drawn at first
-_LITTLE = 0.01  # share lost without a unit that is not drawn at first
 
 
 def why_text(found: Explanation, width: int | None = None) -> str:
     """The finding, its levels and what each unit does."""
-    finding, _, others = repr(found).partition("\n")
-    return "\n".join([*wrapped(finding, width), *wrapped(others, width, 2)])
+    finding, others = "\n".join(found.finding), repr(found).split("\n")[len(found.finding) :]
+    return "\n".join([*wrapped(finding, width), *wrapped("\n".join(others), width, 2)])
 
 
 def why_to_dict(found: Explanation) -> dict[str, Any]:
@@ -75,23 +74,20 @@ def why_view(
         ]
         for head in sorted({score.unit.head for score in found.units})
     }
-    units = sorted(found.units, key=lambda score: -lost(found, score))
-    first = [score for score in units[:_FIRST] if lost(found, score) >= _LITTLE]
-    parts = [first or units[:1], units] if len(first) < len(units) else [units]
+    units = sorted(found.units, key=lambda score: score.without.share)
+    first = found.first_units[:_FIRST] or units[:1]
+    parts = [first, units] if len(first) < len(units) else [units]
     html = render(
         "why.html",
         name=f"why-{uuid.uuid4().hex[:12]}",
-        summary=replace(found, needed=(), question=None).finding,
-        finding=found.finding,
-        question=question,
+        found=found,
+        summary=replace(found, question=None).finding,
         strip=question_tokens(question, model.tokenizer) if question else [],
         prompts=[prompt_text(found.task, model, *two) for two in ((some, other), (other, some))],
         drawings=[draw_units(found, scores) for scores in parts if scores],
         level_header=LEVEL_HEADER,
-        levels=found.level_rows,
         rows=[(found.sentence(score), f"{score.stability:.0%}") for score in units],
         keys=[(score.path or score.unit).text(names) for score in units],
-        needed=[" or ".join(path.text(names) for path in paths) for paths in found.needed],
         record=record_rows(record or {}),
         data={
             "tokens": position_labels(model, found.task, some, 0),
@@ -99,13 +95,13 @@ def why_view(
             "causal": is_causal(model, some),
         },
     )
-    title = f"Why {question.answer.strip()!r}?" if question else f"Why? {found.task.description}"
+    title = f"Why {question.word.strip()!r}?" if question else f"Why? {found.task.description}"
     return View(title, html, why_text(found), found)
 
 
 def covered(place: Place) -> range:
     """The tokens of a place."""
-    return range(place.index, place.index + 1)
+    return range(place.start, place.stop)
 
 
 def question_tokens(question: PromptQuestion, tokenizer: Any) -> list[dict[str, Any]]:

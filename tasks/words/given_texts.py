@@ -26,6 +26,7 @@ from retrieval_interp.tasks.words import text_task
 
 T = TypeVar("T")
 _NOT_ASKED = -100  # as target
+_ROLES = 256  # of a longer prompt, the tokens nearest to those that differ, and to the end
 _TAKEN = re.compile("token|END|s[0-9]+")  # names of other roles
 
 
@@ -143,8 +144,9 @@ class PairsTask(text_task.AnswerTask):
     """Which of two answers follows, for given prompts with a counterfactual each.
 
     Tokens that all answers of a pair begin with, such as a bare blank, are added to its prompts.
-    Roles are all tokens, counted from the end if prompts differ in length. Every second pair is in
-    the `test` split; a single one is in every split.
+    Roles are all tokens, counted from the end if prompts differ in length; of a long prompt the 256
+    nearest to those that differ, or to the end. Every second pair is in the `test` split; a single
+    one is in every split.
 
     Args:
         pairs: the prompts, and the answers with the blank before them. Those that cannot be used
@@ -165,6 +167,8 @@ class PairsTask(text_task.AnswerTask):
         lengths = {len(clean.prompt) for clean, _ in self._read}
         first = -min(lengths) if len(lengths) > 1 else 0
         self._places = [*range(first, first + min(lengths) - 1), -1]
+        if len(self._places) > _ROLES:
+            self._places = self._nearest(self._places)
         self._name_roles()
         self.answer_roles = (len(self._places) - 1,)
 
@@ -201,11 +205,22 @@ class PairsTask(text_task.AnswerTask):
         clean, corrupt = [*self.begin, *clean], [*self.begin, *corrupt]
         return text_task.Tokens(clean, [], answers, n_right), corrupt
 
+    def _nearest(self, places: list[int]) -> list[int]:
+        """The places nearest to those where prompts differ from their counterfactual, or to END."""
+        differ = {places[-2] + 1}  # where END stands
+        for clean, corrupt in self._read:
+            start = len(corrupt) if places[0] < 0 else 0  # from where places are counted
+            pairs = enumerate(zip(clean.prompt, corrupt))
+            differ |= {place - start for place, (ours, theirs) in pairs if ours != theirs}
+        near = sorted(places[:-1], key=lambda place: min(abs(place - other) for other in differ))
+        return [*sorted(near[: _ROLES - 1]), -1]
+
     def _name_roles(self) -> None:
         """Roles are called by the word that stands there in all prompts."""
         texts = [{clean.prompt[place] for clean, _ in self._read} for place in self._places]
         words = [self.tokenizer.decode([*text]) if len(text) == 1 else "" for text in texts]
-        plain = [re.sub(r"\W", "_", word.strip()).strip("_") or "token" for word in words]
+        words = [word.strip() or word for word in words]
+        plain = [re.sub(r"\W", "_", word).strip("_") or "token" for word in words]
         names = [
             word if plain.count(word) == 1 and not _TAKEN.fullmatch(word) else f"{word}@{place}"
             for word, place in zip(plain, self._places)
