@@ -18,29 +18,24 @@ _START = "(start)"  # a token before the prompt's own
 _LESS = 0.05  # of attention, by which a head has to look less at a place for it to be said
 
 
-def lost(found: Explanation, score: UnitScore) -> float:
-    """The share that is no longer recovered without a unit."""
-    return found.levels[-1].kept.share - score.without.share
-
-
 def draw_units(found: Explanation, scores: Sequence[UnitScore]) -> dict[str, Any]:
     """A lane for each unit, with an arrow from where it looks to where it writes.
 
     A link leads from a unit to a later one, to the place where that takes its query, key or value.
     """
-    scores = sorted(scores, key=lambda score: (-score.unit.head.layer, -lost(found, score)))
+    scores = sorted(scores, key=lambda score: (-score.unit.head.layer, score.without.share))
     roles = {role for score in scores if score.path for role in score.path.path}
     answer = max(found.task.answer_roles, default=max(roles, default=0))
     texts = role_texts(found)
     columns = draw_columns(found, {*roles, answer}, texts)
     x = {column["role"]: column["middle"] for column in columns}
     heights = [100 * (n + 0.5) / len(scores) for n in range(len(scores))]
-    y = {score.path: at for score, at in zip(scores, heights) if score.path}
+    y = {score.path: height for score, height in zip(scores, heights) if score.path}
     return {
         "columns": columns,
         "lanes": [
-            draw_lane(found, score, texts, x, answer) | {"y": at}
-            for score, at in zip(scores, heights)
+            {"height": height, **draw_lane(found, score, texts, x, answer)}
+            for score, height in zip(scores, heights)
         ],
         "links": [
             draw_link(score.path, later, x, y)
@@ -50,7 +45,6 @@ def draw_units(found: Explanation, scores: Sequence[UnitScore]) -> dict[str, Any
         ],
         "letters": len(columns) * max(len(column["text"]) for column in columns),
         "answer": x[answer],
-        "role": answer,
     }
 
 
@@ -102,27 +96,20 @@ def draw_lane(
 ) -> dict[str, Any]:
     """A unit in words, and what is lost without it, without its attention and its values."""
     path, whole = score.path, found.levels[-1].kept.share
+    dest, src = path.path if path is not None else (answer, None)
     by_where = abs(score.where) > abs(score.what)
-    less = by_where and score.attention < score.other - _LESS
-    words = "looks at places without a name"
-    if path is not None:
-        labels = found.task.role_labels
-        dest, src = (
-            texts[role] if texts[role] == labels[role] else repr(texts[role]) for role in path.path
-        )
-        asks = "" if path.path.dest == answer else f"{dest} "
-        words = f"{asks}looks {'less ' * less}at {'itself' if dest == src else src}"
     gone = {"where": score.attention_gone, "what": score.values_gone}
     return {
         "key": (path or score.unit).text(found.task.role_names),
         "head": score.unit.head,
-        "words": words,
+        "dest": "" if dest == answer else texts[dest],
+        "src": "itself" if src == dest else None if src is None else texts[src],
         "about": found.sentence(score),
-        "start": path and x[path.path.src],
-        "end": path and x[path.path.dest],
+        "start": None if src is None else x[src],
+        "end": x[dest],
         "side": "where" if by_where else "what",
-        "less": less,
-        "lost": lost(found, score),
+        "less": by_where and score.attention < score.other - _LESS,
+        "lost": whole - score.without.share,
         "bars": {part: whole - left.share for part, left in gone.items() if left is not None},
     }
 
