@@ -7,7 +7,7 @@ asked meanwhile; searches and scores have a thread and a copy of the model.
 """
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sized
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from concurrent.futures import Future, ThreadPoolExecutor
 from copy import deepcopy
 from dataclasses import dataclass, replace
@@ -15,6 +15,7 @@ from itertools import product
 from typing import Any, TypeVar
 
 from markupsafe import Markup
+from torch import Tensor
 
 from retrieval_interp import Workbench
 from retrieval_interp.circuits import Circuit, CircuitScore, Mechanism, Search, score_circuit
@@ -54,9 +55,15 @@ def page_state(bench: Workbench, selected: Selection) -> dict[str, Any]:
     circuit, task, path = bench.circuit, bench.task, selected.path
     attention = bench.mean_attention(selected.with_circuit)
     framed = set(drawn_paths(circuit))
+    keeping, of_head = keeps_some(circuit), dict[Head, set[RolePath]]()
+    for marked in framed:
+        of_head.setdefault(marked.head, set()).add(marked.path)
     maps = [
-        role_map(head, attention[head], task, bench.order, framed)
-        | {"kind": _kind(circuit[head], keeps_some(circuit))}
+        {
+            "head": str(head),
+            "kind": _kind(circuit[head], keeping),
+            "cells": _telling_cells(attention[head], bench.order, of_head.get(head, set())),
+        }
         for head in bench.heads
     ]
     scored = bench.scored and score_parts(bench.scored, bench.model, task, bench.order, bench.batch)
@@ -64,7 +71,7 @@ def page_state(bench: Workbench, selected: Selection) -> dict[str, Any]:
         "description": describe(bench.model, task),
         "heads": counted(len(bench.heads), "head"),
         "maps": maps,
-        "map": maps[bench.heads.index(selected.head)],
+        "map": role_map(selected.head, attention[selected.head], task, bench.order, framed),
         "roles": role_names(task, bench.order),
         "drawing": scored["drawing"] if scored else Markup(bench.drawing()),
         "scored": scored,
@@ -77,6 +84,19 @@ def page_state(bench: Workbench, selected: Selection) -> dict[str, Any]:
         "counterfactual": bench.counterfactual_of(selected.example),
         "strip": question_tokens(bench.question, bench.model.tokenizer) if bench.question else [],
     }
+
+
+def _telling_cells(
+    weights: Tensor, order: Sequence[int], framed: set[RolePath]
+) -> list[tuple[int, int, float, bool]]:
+    """Column, row and weight of what is seen in the picture of a head, and whether it is framed."""
+    rows, place = weights[order][:, order].tolist(), {role: n for n, role in enumerate(order)}
+    inside = {(place[path.src], place[path.dest]) for path in framed}
+    strong = [
+        (x, y) for y, row in enumerate(rows) for x, weight in enumerate(row) if weight >= 0.02
+    ]
+    cells = dict.fromkeys([*strong, *inside])
+    return [(x, y, round(rows[y][x], 2), (x, y) in inside) for x, y in cells]
 
 
 def _kind(mechanism: Mechanism, keeping: bool) -> str:
