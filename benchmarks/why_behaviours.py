@@ -5,7 +5,7 @@
 
 `attention`, `values`, `both` are the metric where no head keeps its own; `corrupted` that on the
 counterfactual prompts; `tokens` that on these prompts with every head as on the intact ones, so
-that only embeddings and MLPs differ. `pages` gets the page and the picture of each first seed.
+that only embeddings and MLPs differ. `pages` gets the page of each first seed.
 """
 
 import argparse
@@ -24,7 +24,6 @@ from retrieval_interp.circuits.counterfactual.mechanism import PATCHES
 from retrieval_interp.circuits.counterfactual.search import Recovery
 from retrieval_interp.circuits.counterfactual.units import MetricTask
 from retrieval_interp.circuits.hooks import run_model
-from retrieval_interp.views.why_view import why_drawing
 
 
 def row(name: str, seed: int, options: argparse.Namespace, model: Any) -> dict[str, Any]:
@@ -36,7 +35,6 @@ def row(name: str, seed: int, options: argparse.Namespace, model: Any) -> dict[s
     seconds, why = timed(lambda: ri.why(model, task, **chosen))
     if options.pages and seed == options.seeds[0]:
         ri.why_view(why, model).save_html(Path(options.pages) / f"why-{name}.html")
-        (Path(options.pages) / f"why-{name}.svg").write_text(why_drawing(why, model))
     levels: dict[str, Any] = {}
     for level in why.levels:
         levels[level.name] = [unit.text(task.role_names) for unit in level.units]

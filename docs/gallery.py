@@ -154,14 +154,16 @@ def answers(folder: Path) -> None:
     try:
         ri.smollm2()
     except ri.InputError as missing:
-        print(f"why-*.svg stay as they are: {missing}")
+        print(f"why-*.png stay as they are: {missing}")
         return
     script = str(DOCS.parent / "benchmarks" / "why_behaviours.py")
     asked = ["--behaviours", *ANSWERS, "--seeds", "0", "--pages", str(folder)]
     subprocess.run([sys.executable, script, *asked], check=True)
-    for name in ANSWERS:
-        drawn = (folder / f"why-{name}.svg").read_text()
-        write_whole(DOCS / f"why-{name}.svg", drawn.replace("</title>", f"</title>{GROUND}", 1))
+    size = {"viewport": {"width": 1000, "height": 900}, "device_scale_factor": 2}
+    with page_in_chromium(**size) as (page, _):
+        for name in ANSWERS:
+            page.goto((folder / f"why-{name}.html").as_uri())
+            page.locator(".units:not([hidden])").screenshot(path=DOCS / f"why-{name}.png")
 
 
 GROUND = "<style>svg { background: #ffffff; color: #1a1c1f }</style>"

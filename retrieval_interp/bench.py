@@ -6,7 +6,7 @@ Every method returns something that a notebook draws and a terminal prints; noth
 import asyncio
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from html import escape
 from pathlib import Path
@@ -20,11 +20,12 @@ from retrieval_interp import circuits
 from retrieval_interp.circuits import Circuit, CircuitScore, Head, Scorer, SearchOptions
 from retrieval_interp.circuits.circuit import circuit_diff, parse_head_path, suppose
 from retrieval_interp.circuits.counterfactual.mechanism import keeps_some, with_counterfactual
+from retrieval_interp.circuits.counterfactual.question import PromptQuestion, ask
 from retrieval_interp.circuits.counterfactual.units import Unit, keeping
 from retrieval_interp.circuits.draw.layout import role_order
 from retrieval_interp.circuits.draw.svg import draw_circuit
 from retrieval_interp.circuits.fits import draw_batch
-from retrieval_interp.circuits.hooks import heads_of, hook_points, is_causal, versions
+from retrieval_interp.circuits.hooks import heads_of, hook_points, is_causal, measuring, versions
 from retrieval_interp.circuits.losses import Progress, standard_error
 from retrieval_interp.circuits.means import allowed_attention, position_means, role_mean
 from retrieval_interp.circuits.mechanisms import ORIGINAL, Mechanism
@@ -42,11 +43,12 @@ from retrieval_interp.storage.files import as_path, writable, write_whole
 from retrieval_interp.tasks import Batch, InputError, Task
 from retrieval_interp.tasks.shown import counted
 from retrieval_interp.tasks.structured import check_sampling, from_data
+from retrieval_interp.tasks.words.given_texts import PairsTask
 from retrieval_interp.training import check_device, choose_device
 from retrieval_interp.views.ablations_view import ablations_view
 from retrieval_interp.views.attention import attention_view, checked, position_labels, role_maps
 from retrieval_interp.views.page import View, register_displays, render, unbroken
-from retrieval_interp.views.report import render_report, score_drawing, score_parts, with_kept
+from retrieval_interp.views.report import render_report, score_drawing, score_parts
 from retrieval_interp.views.score_text import describe, score_table, verdict
 from retrieval_interp.views.tables import terminal_width, wrapped
 from retrieval_interp.views.why_view import why_view
@@ -54,8 +56,10 @@ from retrieval_interp.views.why_view import why_view
 
 def open(
     what: Any,
-    task: Task | None = None,
+    task: Task | str | None = None,
     *,
+    answer: str = "",
+    place: str = "",
     examples: int = 512,
     seed: int = 0,
     tolerance: float | None = None,
@@ -67,20 +71,33 @@ def open(
     Args:
         what: a shipped name (`small`), a checkpoint file, a run folder, a loaded `Checkpoint`, or
             any hooked model, which then needs its task.
-        task: what the model was trained on; checkpoints bring their own.
+        task: what the model was trained on; checkpoints bring their own. Or a prompt: then the
+            examples are changes of one of its tokens, and nothing is kept of what heads do.
+        answer: what follows a prompt; by default what the model says.
+        place: the token of a prompt that is changed; by default that on which most hangs.
         examples: how many examples of the `test` split to measure on; `seed` says which.
         tolerance: the loss that a working circuit stays below; by default the task's, or else the
             loss at which 95% of what the model has learned is kept.
         device: `auto`, `cpu` or `cuda`, where to load a checkpoint; a model stays where it is.
         progress: wraps an iterable to show a bar, as `(items, text)`.
     """
-    name, training = "", {}
+    name, training, question = "", {}, None
     if isinstance(what, (str, Path)):
         what = load_checkpoint(str(what), choose_device(device))
     if isinstance(what, Checkpoint):
         if task is not None:
             raise InputError("task: expected none for a checkpoint, which has its own")
         name, task, training, what = what.name, what.task, what.training, what.model
+    if isinstance(task, str) and hasattr(what, "run_with_hooks"):
+        with measuring(what):
+            question = ask(what, task, answer, place=place, seed=seed, progress=progress)
+        task = PairsTask(question.pairs, what.tokenizer)
+        examples = min(examples, len(task) // 2)
+        if examples < 2:
+            raise InputError(
+                f"place: expected four changes of {question.place.text!r} after which the model "
+                f"answers otherwise, found {len(task)}; ask about another place"
+            )
     if not hasattr(what, "run_with_hooks") or not isinstance(task, Task):
         raise InputError(
             "expected the name of a checkpoint, or ri.open(model, task) with a hooked model and a "
@@ -92,7 +109,11 @@ def open(
         given = getattr(what.cfg, "model_name", None)
         unnamed = given in (None, "", "custom", "native")  # HookedTransformers' and bridges' own
         name = f"{type(task).__name__} model" if unnamed else Path(str(given)).name
-    return Workbench(what, task, name, opened, training, examples, seed, tolerance, progress)
+    how = examples, seed, tolerance, progress
+    bench = Workbench(what, task, name, opened, training, *how, question)
+    if question is not None:
+        bench.keep()
+    return bench
 
 
 class _Step(NamedTuple):
@@ -118,6 +139,7 @@ class Workbench:
     seed: int
     stated: float | None  # tolerance; None where each set of examples has its own
     progress: Progress
+    question: PromptQuestion | None = None  # whose pairs are the task
 
     def __post_init__(self) -> None:
         check_sampling(self.examples, self.seed, self.stated)
@@ -149,6 +171,9 @@ class Workbench:
     @cached_property
     def counterfactual(self) -> Batch:
         """The counterfactual prompts of these examples, for `keep`."""
+        if isinstance(self.task, PairsTask):
+            device = self._plain_scorer.batch.inputs.device
+            return self.task.with_others(self.examples, device, "test")[1]
         return self.task.counterfactual(self._plain_scorer.batch, self.seed)
 
     @cached_property
@@ -265,7 +290,7 @@ class Workbench:
         nothing = self.intact_loss + gap
         if gap > 2 * standard_error(lost) and nothing >= self.tolerance:
             share = 1 - (self.loss - self.intact_loss) / gap
-            return f"{share:.0%} of what the counterfactual takes away is recovered"
+            return f"{round(share, 2) + 0.0:.0%} of what the counterfactual takes away is recovered"
         return (
             f"with nothing kept it is {nothing:.4f}, intact {self.intact_loss:.4f}: the "
             "counterfactual takes nothing away that matters"
@@ -287,7 +312,7 @@ class Workbench:
         n_layers, task, order = self.model.cfg.n_layers, self.task, self.order
         if self.scored is not None:
             return score_drawing(self.scored, n_layers, task, order, self.batch)
-        return draw_circuit(with_kept(self.circuit), n_layers, order, task=task, batch=self.batch)
+        return draw_circuit(self.circuit, n_layers, order, task=task, batch=self.batch)
 
     def suppose(self, *lines: str | Circuit) -> View:
         """Change what some heads do, and measure the mean loss with the whole circuit in place.
@@ -343,6 +368,20 @@ class Workbench:
         empty = self.scorer.empty_circuit
         kept = [Unit.parse(unit, empty.roles) for unit in units]
         return self.suppose(keeping(empty, self.heads, kept))
+
+    def ask(self, place: str) -> View:
+        """Ask about another place of the prompt, and begin anew with nothing kept."""
+        if self.question is None:
+            raise InputError("ask: expected a prompt, as in ri.open(model, prompt), found a task")
+        asked = self.question
+        how: Any = {"seed": self.seed, "tolerance": self.stated, "progress": self.progress}
+        fresh = open(self.model, asked.prompt, answer=asked.word, place=place, **how)
+        assert fresh.question is not None
+        fresh.question = replace(fresh.question, places=asked.places)  # all that were tried
+        fresh.listeners = self.listeners
+        vars(self).clear()  # all that was measured belongs to the other place
+        vars(self).update(vars(fresh))
+        return self._changed_from(self._steps[-1])
 
     def undo(self) -> View:
         """Go back to the circuit before the last change."""

@@ -16,6 +16,7 @@ from retrieval_interp.config import ModelConfig
 from retrieval_interp.explorer.server import ExplorerServer
 from retrieval_interp.model import build_model
 from tests.browser import jupyter_lab, needs_chromium, open_notebook, page_in_chromium, run_cell
+from tests.oracles import SENTENCE, untrained_bridge
 
 pytestmark = [pytest.mark.browser, needs_chromium]
 LONG = 120_000  # ms; everything is waited for, nothing is slept for
@@ -129,6 +130,42 @@ def test_many_roles_neither_overlap_nor_widen_the_page(tmp_path, width):
                 for at, size in (("x", "width"), ("y", "height"))
             ]
             assert max(apart) >= -0.5
+
+
+@pytest.mark.parametrize("width", [1440, 390])
+def test_a_click_on_a_token_asks_about_it(tmp_path, width):
+    model = untrained_bridge("llama", tmp_path / "model")
+    with served(ri.open(model, SENTENCE, answer=" store"), width) as (page, answer):
+        asked = page.locator(".strip .asked")
+        page.locator(".strip [data-place=' store']").click()
+        answer()
+        page.locator(".strip .asked[data-place=' store']").wait_for(timeout=LONG)
+        assert asked.count() == 1
+        assert "takes away is recovered" in page.locator(".said").inner_text()
+        page.screenshot(path=tmp_path / "prompt.png", full_page=True)
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(1440, "light"), (900, "dark"), (390, "dark")])
+def test_the_answer_of_why_is_in_sight_and_so_are_its_tokens(tmp_path, width, scheme):
+    model = untrained_bridge("llama", tmp_path / "model")
+    found = ri.why(model, SENTENCE, " store", controls=0, upto="rows")
+    path = ri.why_view(found, model).save_html(tmp_path / "why.html")
+    with chromium(path.as_uri(), width, color_scheme=scheme) as page:
+        units = page.locator(".units:not([hidden])")
+        assert 0 < units.locator(".lane").count() <= 8
+        for part in (".answer", ".tokens > :last-child"):
+            box = units.locator(part).bounding_box()
+            assert box["x"] >= 0 and box["x"] + box["width"] <= width
+        assert units.locator(".answer").inner_text().startswith(found.question.word.strip())
+        assert page.locator(".strip .asked").inner_text() == found.question.place.text.strip()
+        page.screenshot(path=tmp_path / "why.png", full_page=True)
+        if (more := units.get_by_role("button")).count():
+            more.click()
+            assert page.locator(".units:not([hidden]) .lane").count() == len(found.units)
+            # The tokens stay at the foot of the window.
+            page.locator(".units:not([hidden]) .lane").first.scroll_into_view_if_needed()
+            box = page.locator(".units:not([hidden]) .tokens").bounding_box()
+            assert box["y"] + box["height"] <= 950
 
 
 def test_a_circuit_is_clicked_together_without_jupyter(tmp_path):

@@ -10,9 +10,11 @@ import threading
 
 import pytest
 
+import retrieval_interp as ri
 from retrieval_interp.commands.explore import main as explore
 from retrieval_interp.explorer.server import ExplorerServer
 from retrieval_interp.tasks import InputError
+from tests.oracles import SENTENCE, untrained_bridge
 
 
 def waiting(server):
@@ -139,3 +141,38 @@ def test_a_model_and_a_task_of_ones_own(tmp_path, monkeypatch):
     assert [bench.name for bench in opened] == ["RetrievalTask model"]
     with pytest.raises(InputError, match="expected FILE.py:NAME, found no such name or no"):
         explore([*few, f"{tmp_path}/own.py:modle"])
+
+
+def test_a_token_of_a_prompt_is_asked_about(tmp_path, monkeypatch):
+    opened = []
+    served = "retrieval_interp.explorer.server.serve_explorer"
+    monkeypatch.setattr(served, lambda bench, *how: opened.append(bench))
+    untrained_bridge("llama", tmp_path)
+    explore(["--model", str(tmp_path), "--prompt", SENTENCE, "--answer", " store"])
+    (bench,) = opened
+    question, places = bench.question, bench.question.places
+    assert len(bench.circuit.mechanisms) == len(bench.heads)
+    assert len(bench.batch) == max(1, len(question.changes) // 2)
+    changed = {tuple(row) for row in bench.counterfactual.inputs.tolist()}
+    assert len(changed) == len(bench.batch)
+    server = ExplorerServer(bench)
+    waiting(server)
+    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+    try:
+        assert server.exploring.html.count("data-place=") >= len(places)
+        other = next(place for place in places if place.text == " store")
+        message = json.dumps({"do": "ask", "place": other.text})
+        assert status(server, "POST", f"/{server.token}/ask", message) == 204
+        waiting(server)[0]()
+        assert bench.question.place.text == other.text, server.exploring.page["said"]
+        assert bench.question.places == places and bench.question.place == other
+        assert "0% of what the counterfactual takes away" in server.exploring.page["said"]
+    finally:
+        server.shutdown()
+        server.server_close()
+    with pytest.raises(InputError, match="ask: expected a prompt"):
+        ri.open("small", examples=8).ask("store")
+    with pytest.raises(InputError, match="expected four changes of ' Mary' .* found 3"):
+        bench.ask(" Mary")
+    with pytest.raises(InputError, match="expected one of --prompt and --task"):
+        explore(["--prompt", "a", "--task", "own.py:task"])

@@ -460,7 +460,7 @@ def test_a_row_that_looks_where_no_role_is_stays_a_row(small):
 def test_the_workbench_shows_the_same():
     view = ri.open("small", examples=16).why(controls=2, upto="heads")
     assert [unit.text() for unit in view.data.levels[-1].units] == ["L2.H0", "L4.H0"]
-    assert "\n".join(view.data.finding) in view.text and "L4.H0 keeps" in view.html
+    assert "\n".join(view.data.finding) in view.text and "<b>L4.H0</b>" in view.html
 
 
 def test_a_circuit_of_what_is_kept_is_built_by_clicking(tmp_path):

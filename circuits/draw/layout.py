@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from retrieval_interp.circuits.circuit import Circuit, Head, HeadPath, RolePath, interchangeable
+from retrieval_interp.circuits.counterfactual.mechanism import Counterfactual
 from retrieval_interp.circuits.scores.enabling import Enabled
 from retrieval_interp.tasks import Batch, Task, role_name
 
@@ -108,13 +109,24 @@ def arrange(
     return Drawing(columns, rows, circuit.role_names)
 
 
+def carrying_paths(circuit: Circuit) -> list[HeadPath]:
+    """The circuit's own paths, and those that heads keep from a counterfactual."""
+    kept = {h: m for h, m in circuit.mechanisms.items() if isinstance(m, Counterfactual)}
+    return [*circuit.paths(), *(HeadPath(h, path) for h, m in kept.items() for path in m.paths)]
+
+
+def drawn_paths(circuit: Circuit) -> list[HeadPath]:
+    """Those, and all others that the intact model needs."""
+    return list(dict.fromkeys([*carrying_paths(circuit), *circuit.every_path()]))
+
+
 def _styled(
     circuit: Circuit, words: Sequence[str], enables: Enabling, arrows: Mapping[HeadPath, Arrow]
 ) -> Iterator[tuple[HeadPath, Arrow]]:
     """The arrow of every path, with all that there is to say about it."""
     colors, several = head_colors(circuit), interchangeable(circuit.redundant, circuit.role_names)
-    carrying = set(circuit.paths())
-    for path in dict.fromkeys(circuit.every_path()):
+    carrying = set(carrying_paths(circuit))
+    for path in drawn_paths(circuit):
         arrow, (dest, src) = arrows.get(path, Arrow()), path.path
         apart = path not in carrying and path.head not in enables
         dashed = apart and path.head in circuit.mechanisms
@@ -220,7 +232,7 @@ def _head_lines(
     sides = [f"({side}) {names[side]}" for side in sorted(names)]
     kind = head_kind(paths, batch) if batch is not None else ""
     if mechanism.paths:
-        role = mechanism.kind
+        role = "keeps" if isinstance(mechanism, Counterfactual) else mechanism.kind
     elif head in enables:
         role = f"{mechanism.kind}, needed as such"
     elif any(path in circuit.enabling for path in paths):
@@ -237,7 +249,7 @@ def _head_lines(
 
 def head_colors(circuit: Circuit) -> dict[Head, str]:
     """A colour for each head with arrows, different within a layer of up to eight."""
-    heads = sorted({path.head for path in circuit.every_path()})
+    heads = sorted({path.head for path in drawn_paths(circuit)})
     return {
         head: COLORS[number % len(COLORS)]
         for _, of_layer in itertools.groupby(heads, lambda head: head.layer)
@@ -247,7 +259,7 @@ def head_colors(circuit: Circuit) -> dict[Head, str]:
 
 def layer_rows(circuit: Circuit, n_layers: int, enables: Enabling) -> list[range]:
     """The layers of each row, from the bottom; in deep models idle ones that are alike share it."""
-    busy = {path.head.layer for path in circuit.every_path()}
+    busy = {path.head.layer for path in drawn_paths(circuit)}
     busy |= {head.layer for head in as_such(enables, range(n_layers))}
 
     def alike(layer: int) -> object:

@@ -18,6 +18,9 @@ class ExploreOptions(ExampleOptions):
         ckpt: a shipped name (small), a checkpoint file, or a run folder (its last checkpoint).
             With a task, also a model of your own, FILE.py:NAME, or any that `scan` takes.
         task: FILE.py:NAME of an `ri.Task`; by default the checkpoint's.
+        prompt: a text, up to where the answer comes, in place of a task.
+        answer: what follows the prompt; by default what the model says.
+        place: the token of the prompt that is changed; by default that on which most hangs.
         circuit: begin with this circuit.
         tolerance: the loss that a working circuit stays below; by default the task's own.
         port: of 127.0.0.1; by default any free one.
@@ -26,6 +29,9 @@ class ExploreOptions(ExampleOptions):
 
     ckpt: Annotated[str, "--ckpt", "--model"] = "small"
     task: str | None = None
+    prompt: str | None = None
+    answer: str = ""
+    place: str = ""
     circuit: Path | None = None
     tolerance: float | None = None
     port: int = 0
@@ -37,17 +43,22 @@ def main(argv: Sequence[str], prog: str = "retrieval-interp explore") -> None:
     options.check()
     if not 0 <= options.port < 65536:
         raise ri.InputError(f"--port: expected 0 to 65535, found {options.port}")
-    if options.task is None:
+    if options.task is not None and options.prompt is not None:
+        raise ri.InputError("expected one of --prompt and --task, found both")
+    if options.task is None and options.prompt is None:
         find_checkpoint(options.ckpt)  # before the libraries are loaded that take seconds
     print(f"opening {options.ckpt} ...", flush=True)
 
     from retrieval_interp.explorer.server import serve_explorer
 
-    how = {name: getattr(options, name) for name in ("examples", "seed", "tolerance", "device")}
+    names = ["examples", "seed", "tolerance", "device"]
     what: list[Any] = [options.ckpt]
     if options.task is not None:
         what = [load_model(options.ckpt, options.device)[0], named_in(options.task)]
-    bench = ri.open(*what, **how)
+    if options.prompt is not None:
+        what = [load_model(options.ckpt, options.device)[0], options.prompt]
+        names += ["answer", "place"]
+    bench = ri.open(*what, **{name: getattr(options, name) for name in names})
     if options.circuit is not None:
         bench.load(options.circuit)
     serve_explorer(bench, options.port, options.browser)

@@ -7,7 +7,7 @@ asked meanwhile; searches and scores have a thread and a copy of the model.
 """
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sized
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from concurrent.futures import Future, ThreadPoolExecutor
 from copy import deepcopy
 from dataclasses import dataclass, replace
@@ -15,6 +15,7 @@ from itertools import product
 from typing import Any, TypeVar
 
 from markupsafe import Markup
+from torch import Tensor
 
 from retrieval_interp import Workbench
 from retrieval_interp.circuits import Circuit, CircuitScore, Mechanism, Search, score_circuit
@@ -22,6 +23,7 @@ from retrieval_interp.circuits.attention import attention_by_role
 from retrieval_interp.circuits.circuit import Head, HeadPath, RolePath, parse_head_path, suppose
 from retrieval_interp.circuits.counterfactual.mechanism import Counterfactual, keeps_some
 from retrieval_interp.circuits.discovery.space import propose
+from retrieval_interp.circuits.draw.layout import carrying_paths, drawn_paths
 from retrieval_interp.circuits.means import role_mean
 from retrieval_interp.circuits.mechanisms import IDENTITY, ORIGINAL, UNIFORM
 from retrieval_interp.tasks import InputError
@@ -30,6 +32,7 @@ from retrieval_interp.views.attention import patterns_on, position_labels, role_
 from retrieval_interp.views.page import render
 from retrieval_interp.views.report import score_parts
 from retrieval_interp.views.score_text import Row, describe, mechanism_words, shown_paths
+from retrieval_interp.views.why_view import question_tokens
 
 T = TypeVar("T")
 Later = Callable[[Callable[[], Any]], Any]
@@ -51,11 +54,16 @@ def page_state(bench: Workbench, selected: Selection) -> dict[str, Any]:
     """What there is to see: the circuit so far, and the selected head and path."""
     circuit, task, path = bench.circuit, bench.task, selected.path
     attention = bench.mean_attention(selected.with_circuit)
-    inside = kept_paths(circuit)
-    framed = {*circuit.every_path(), *inside}
+    framed = set(drawn_paths(circuit))
+    keeping, of_head = keeps_some(circuit), dict[Head, set[RolePath]]()
+    for marked in framed:
+        of_head.setdefault(marked.head, set()).add(marked.path)
     maps = [
-        role_map(head, attention[head], task, bench.order, framed)
-        | {"kind": _kind(circuit[head], keeps_some(circuit))}
+        {
+            "head": str(head),
+            "kind": _kind(circuit[head], keeping),
+            "cells": _telling_cells(attention[head], bench.order, of_head.get(head, set())),
+        }
         for head in bench.heads
     ]
     scored = bench.scored and score_parts(bench.scored, bench.model, task, bench.order, bench.batch)
@@ -63,18 +71,32 @@ def page_state(bench: Workbench, selected: Selection) -> dict[str, Any]:
         "description": describe(bench.model, task),
         "heads": counted(len(bench.heads), "head"),
         "maps": maps,
-        "map": maps[bench.heads.index(selected.head)],
+        "map": role_map(selected.head, attention[selected.head], task, bench.order, framed),
         "roles": role_names(task, bench.order),
         "drawing": scored["drawing"] if scored else Markup(bench.drawing()),
         "scored": scored,
         "rows": shown_paths(bench.scored, task) if bench.scored else [],
         "path": path and path.text(task.role_names),
-        "inside": path in inside,
+        "inside": path in carrying_paths(circuit),
         "row": path and path_row(bench, path),
         "choices": choices(bench, selected.head),
         "look": example_map(bench, selected, framed),
         "counterfactual": bench.counterfactual_of(selected.example),
+        "strip": question_tokens(bench.question, bench.model.tokenizer) if bench.question else [],
     }
+
+
+def _telling_cells(
+    weights: Tensor, order: Sequence[int], framed: set[RolePath]
+) -> list[tuple[int, int, float, bool]]:
+    """Column, row and weight of what is seen in the picture of a head, and whether it is framed."""
+    rows, place = weights[order][:, order].tolist(), {role: n for n, role in enumerate(order)}
+    inside = {(place[path.src], place[path.dest]) for path in framed}
+    strong = [
+        (x, y) for y, row in enumerate(rows) for x, weight in enumerate(row) if weight >= 0.02
+    ]
+    cells = dict.fromkeys([*strong, *inside])
+    return [(x, y, round(rows[y][x], 2), (x, y) in inside) for x, y in cells]
 
 
 def _kind(mechanism: Mechanism, keeping: bool) -> str:
@@ -82,12 +104,6 @@ def _kind(mechanism: Mechanism, keeping: bool) -> str:
     if isinstance(mechanism, Counterfactual):
         return f"keeps {len(mechanism.paths) + len(mechanism.rows) or 'nothing'}"
     return "keeps all" if keeping and mechanism == ORIGINAL else mechanism.kind
-
-
-def kept_paths(circuit: Circuit) -> set[HeadPath]:
-    """The circuit's own paths, and those that heads keep from a counterfactual."""
-    kept = {h: m for h, m in circuit.mechanisms.items() if isinstance(m, Counterfactual)}
-    return {*circuit.paths(), *(HeadPath(h, path) for h, m in kept.items() for path in m.paths)}
 
 
 def example_map(bench: Workbench, selected: Selection, framed: set[HeadPath]) -> dict[str, Any]:
@@ -144,7 +160,7 @@ def choices(bench: Workbench, head: Head) -> list[Row]:
 def path_row(bench: Workbench, path: HeadPath) -> Row:
     """A path in words, its mean attention, and the circuits that say what it is worth."""
     circuit = bench.circuit
-    inside = path in kept_paths(circuit)
+    inside = path in carrying_paths(circuit)
     return {
         "meaning": bench.task.path_label(*path.path),
         "attention": float(bench.intact_attention[path.head][path.path]),
@@ -185,6 +201,7 @@ class Exploring:
             "suppose": lambda: bench.suppose(asked["line"]),
             "undo": bench.undo,
             "keep": bench.keep,
+            "ask": lambda: self._ask(asked["place"]),
             "clear": lambda: bench.suppose(bench.scorer.empty_circuit),
             "score": self._score,
             "discover": self._discover,
@@ -246,10 +263,19 @@ class Exploring:
 
     def _toggle(self, name: str) -> None:
         bench, path = self.bench, parse_head_path(name, self.bench.task)
-        if path in kept_paths(bench.circuit):
+        if path in carrying_paths(bench.circuit):
             bench.remove(name)
         else:
             bench.suppose(_adding(bench.circuit, path))
+
+    def _ask(self, place: str) -> None:
+        """Ask about another place of the prompt, of which nothing is known yet."""
+        self.busy = f"asking what hangs on {place!r}"
+        self._show()
+        self.busy = ""
+        self.losses.clear()
+        self.selected = Selection(self.bench.heads[0])
+        self.bench.ask(place)
 
     # Work that takes long
 

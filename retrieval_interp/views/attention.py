@@ -141,9 +141,11 @@ def role_map(
 ) -> dict[str, Any]:
     """A head's mean attention by role, as rows of cells; those that the mask hides have no path."""
 
+    values = weights.tolist()
+
     def cell(row: int, column: int) -> dict[str, Any]:
         path = HeadPath(head, RolePath(order[row], order[column]))
-        weight = float(weights[path.path])
+        weight = values[path.path.dest][path.path.src]
         hidden = column > row and weight == 0
         return {
             "weight": weight,

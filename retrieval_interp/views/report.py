@@ -7,8 +7,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from retrieval_interp.circuits import Circuit, CircuitScore, mean_attention
-from retrieval_interp.circuits.counterfactual.mechanism import Counterfactual
+from retrieval_interp.circuits import CircuitScore, mean_attention
 from retrieval_interp.circuits.draw.layout import role_order, worth_of_paths
 from retrieval_interp.circuits.draw.svg import draw_circuit
 from retrieval_interp.circuits.flow import describe_flow
@@ -18,7 +17,6 @@ from retrieval_interp.tasks.shown import counted, listed
 from retrieval_interp.views import score_text
 from retrieval_interp.views.attention import attention_view, position_labels, role_maps
 from retrieval_interp.views.page import record_rows, render
-from retrieval_interp.views.why_view import with_arrows
 
 _MOST_EXAMPLES = 8
 _MOST_NUMBERS = 1_000_000  # attention weights in the page; large models show fewer examples
@@ -78,7 +76,7 @@ def score_drawing(
     losses = {row.path: row.ablated_loss for row in score.paths}
     intact, uninformed = score.baseline_loss, score.uninformed_loss
     return draw_circuit(
-        with_kept(score.circuit),
+        score.circuit,
         n_layers,
         order,
         task=task,
@@ -86,12 +84,6 @@ def score_drawing(
         enables=score.enables,
         arrows=worth_of_paths(losses, intact, uninformed, task.loss_name),
     )
-
-
-def with_kept(circuit: Circuit) -> Circuit:
-    """A circuit to draw, with the paths that heads keep from a counterfactual."""
-    kept = {h: m.paths for h, m in circuit.mechanisms.items() if isinstance(m, Counterfactual)}
-    return with_arrows(circuit, {head: paths for head, paths in kept.items() if paths})
 
 
 def score_parts(

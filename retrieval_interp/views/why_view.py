@@ -1,46 +1,24 @@
 """Why a model answers as it does: what heads bring, as a page, text and JSON."""
 
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import is_dataclass, replace
+from itertools import groupby
 from typing import Any
 
-from markupsafe import Markup
-
-from retrieval_interp.circuits.circuit import Circuit, Head, HeadPath, RolePath
+from retrieval_interp.circuits.circuit import HeadPath
 from retrieval_interp.circuits.counterfactual.explanation import LEVEL_HEADER, Explanation
-from retrieval_interp.circuits.counterfactual.question import PromptQuestion
-from retrieval_interp.circuits.counterfactual.search import Share
-from retrieval_interp.circuits.counterfactual.units import MetricTask, Unit
-from retrieval_interp.circuits.draw.layout import role_order, worth_of_paths
-from retrieval_interp.circuits.draw.svg import draw_circuit
+from retrieval_interp.circuits.counterfactual.question import Place, PromptQuestion
+from retrieval_interp.circuits.counterfactual.units import Unit
 from retrieval_interp.circuits.hooks import is_causal
-from retrieval_interp.circuits.mechanisms import Shared
+from retrieval_interp.tasks import Batch, Task
+from retrieval_interp.tasks.words.text_task import AnswerTask, token_ids
 from retrieval_interp.views.attention import checked, patterns_on, position_labels, thousandths
 from retrieval_interp.views.page import View, record_rows, render
 from retrieval_interp.views.tables import wrapped
+from retrieval_interp.views.why_drawing import draw_units
 
-UNITS = (
-    "kept",
-    "kind",
-    "attention",
-    "counterfactual",
-    "without it",
-    "without its attention",
-    "without its values",
-    "in redraws",
-    "enables",
-)
-
-
-class _Kept(Shared):
-    """A head with what it keeps, as arrows."""
-
-
-_Kept.kind = "keeps"  # set here, as circuits are not written with it
-
-
-_COLUMNS = 10  # roles that are all drawn; of more, those that paths join
+_FIRST = 8  # units that are drawn at first
 
 
 def why_text(found: Explanation, width: int | None = None) -> str:
@@ -75,8 +53,8 @@ def why_view(
 ) -> View:
     """An explanation as a page or in a notebook.
 
-    The prompt's tokens in a row and an arrow for each path; a click on a path shows its head's
-    attention, and that on the counterfactual prompt, on one example.
+    The prompt's tokens below, the answer on top, and an arrow for each unit; a click on one shows
+    its head's attention, and that on the counterfactual prompt, on one example.
 
     Args:
         found: what `ri.why` returned.
@@ -86,8 +64,7 @@ def why_view(
     """
     checked([example], len(found.batch), "example")
     some, other = found.batch[[example]], found.other[[example]]
-    labels = position_labels(model, found.task, some, 0)
-    names, there = found.task.role_names, some.counterfactual
+    names, there, question = found.task.role_names, some.counterfactual, found.question
     assert there is not None
     here = patterns_on(model, some)
     patterns = {
@@ -97,81 +74,59 @@ def why_view(
         ]
         for head in sorted({score.unit.head for score in found.units})
     }
+    units = sorted(found.units, key=lambda score: score.without.share)
+    first = found.first_units[:_FIRST] or units[:1]
+    parts = [first, units] if len(first) < len(units) else [units]
     html = render(
         "why.html",
         name=f"why-{uuid.uuid4().hex[:12]}",
-        finding=" ".join(found.finding),
-        strip=_strip(found.question),
-        prompts=[" ".join(labels), " ".join(position_labels(model, found.task, other, 0))],
-        drawing=Markup(why_drawing(found, model)),
+        found=found,
+        summary=replace(found, question=None).finding,
+        strip=question_tokens(question, model.tokenizer) if question else [],
+        prompts=[prompt_text(found.task, model, *two) for two in ((some, other), (other, some))],
+        drawings=[draw_units(found, scores) for scores in parts if scores],
         level_header=LEVEL_HEADER,
-        levels=found.level_rows,
-        header=UNITS,
-        rows=_unit_rows(found),
-        keys=[(score.path or score.unit).text(names) for score in found.units],
+        rows=[(found.sentence(score), f"{score.stability:.0%}") for score in units],
+        keys=[(score.path or score.unit).text(names) for score in units],
         record=record_rows(record or {}),
-        data={"tokens": labels, "heads": patterns, "causal": is_causal(model, some)},
+        data={
+            "tokens": position_labels(model, found.task, some, 0),
+            "heads": patterns,
+            "causal": is_causal(model, some),
+        },
     )
-    return View(f"Why? {found.task.description}", html, why_text(found), found)
+    title = f"Why {question.word.strip()!r}?" if question else f"Why? {found.task.description}"
+    return View(title, html, why_text(found), found)
 
 
-def _strip(question: PromptQuestion | None) -> list[tuple[str, float, str]]:
-    """Tokens that were tried, how much hangs on each as a share of the most, and that in nats."""
-    places = () if question is None else question.places
-    most = max((place.falls for place in places), default=0.0)
+def covered(place: Place) -> range:
+    """The tokens of a place."""
+    return range(place.start, place.stop)
+
+
+def question_tokens(question: PromptQuestion, tokenizer: Any) -> list[dict[str, Any]]:
+    """A prompt's tokens, and how much hangs on those that were tried, as a share of the most."""
+    most = max(place.falls for place in question.places)
+    places = {number: place for place in question.places for number in covered(place)}
     return [
-        (place.text, max(0.0, place.falls / most) if most > 0 else 0.0, f"{place.falls:.1f}")
-        for place in places
+        {
+            "text": tokenizer.decode([token]),
+            "place": places.get(number),
+            "share": max(0.0, places[number].falls / most) if number in places and most > 0 else 0,
+            "asked": number in covered(question.place),
+        }
+        for number, token in enumerate(token_ids(tokenizer, question.prompt))
     ]
 
 
-def with_arrows(circuit: Circuit, kept: Mapping[Head, Iterable[RolePath]]) -> Circuit:
-    """A circuit to draw, with the paths that heads keep."""
-    arrows = {head: _Kept(tuple(dict.fromkeys(paths))) for head, paths in kept.items()}
-    return replace(circuit, mechanisms={**circuit.mechanisms, **arrows})
-
-
-def why_drawing(found: Explanation, model: Any) -> str:
-    """The paths of an explanation as SVG, layer by layer from the bottom."""
-    scores = {score.path: score for score in found.units if score.path is not None}
-    kept = {one.head: [path.path for path in scores if path.head == one.head] for one in scores}
-    circuit = with_arrows(found.circuit, kept)
-    order, ends = role_order(found.batch), {role for path in scores for role in path.path}
-    whole = found.levels[-1].kept.share if found.levels else 1.0
-    task, when = MetricTask(found.task), "it writes what it writes on the counterfactual"
-    losses = {path: whole - score.without.share for path, score in scores.items()}
-    arrows = worth_of_paths(losses, loss_name=task.loss_name, when=when)
-    for path, score in scores.items():
-        note = f"{score.without.share - whole:+.0%}"
-        arrows[path] = replace(arrows[path], note=note)
-    return draw_circuit(
-        circuit,
-        model.cfg.n_layers,
-        order if len(order) <= _COLUMNS else [role for role in order if role in ends],
-        task=task,
-        batch=found.batch,
-        enables={path: score.enables for path, score in scores.items()},
-        arrows=arrows,
-    )
-
-
-def _unit_rows(found: Explanation) -> list[list[str]]:
-    names = found.task.role_names
-
-    def percent(share: Share | None) -> str:
-        return "" if share is None else f"{share.share:.0%}"
-
+def prompt_text(task: Task, model: Any, batch: Batch, other: Batch) -> list[tuple[str, bool]]:
+    """A prompt as pieces of text, and whether each differs from another prompt."""
+    if not isinstance(task, AnswerTask):
+        return [(" ".join(position_labels(model, task, batch, 0)), False)]
+    begin, end = len(task.begin), 1 + int(batch.roles.max())  # padding comes behind
+    tokens, others = (prompt.inputs[0, begin:end].tolist() for prompt in (batch, other))
+    differ = [(token, token != other) for token, other in zip(tokens, others)]
     return [
-        [
-            score.unit.text(names),
-            score.kind,
-            f"{score.attention:.2f}",
-            f"{score.other:.2f}",
-            percent(score.without),
-            percent(score.attention_gone),
-            percent(score.values_gone),
-            f"{score.stability:.0%}",
-            ", ".join(f"{later.path.text(names)} ({later.text})" for later in score.enables),
-        ]
-        for score in found.units
+        (task.tokenizer.decode([token for token, _ in piece]), changed)
+        for changed, piece in groupby(differ, key=lambda pair: pair[1])
     ]

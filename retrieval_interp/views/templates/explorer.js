@@ -30,7 +30,8 @@ class Page {
   ask(what, more = {}) { this.model.send({ do: what, ...more }); }
 
   click(event) {
-    const button = event.target.closest("button");
+    const token = event.target.closest("[data-place]"), button = event.target.closest("button");
+    if (token) this.ask("ask", { place: token.dataset.place });
     if (!button) return;
     const { ask, head, line, toggle } = button.dataset;
     if (ask) this.ask(ask);
