@@ -150,18 +150,20 @@ def draw(name: str, bench: Any, score: Any, circuit: Any = None) -> None:
 
 
 def answers(folder: Path) -> None:
-    """Two answers of SmolLM2, by the benchmark that measures them."""
+    """Answers of SmolLM2: to a prompt, and two by the benchmark that measures them."""
     try:
-        ri.smollm2()
+        model = ri.smollm2()
     except ri.InputError as missing:
         print(f"why-*.png stay as they are: {missing}")
         return
+    found = ri.why(model, "The capital of France is")
+    ri.why_view(found, model).save_html(folder / "why-france.html")
     script = str(DOCS.parent / "benchmarks" / "why_behaviours.py")
     asked = ["--behaviours", *ANSWERS, "--seeds", "0", "--pages", str(folder)]
     subprocess.run([sys.executable, script, *asked], check=True)
     size = {"viewport": {"width": 1000, "height": 900}, "device_scale_factor": 2}
     with page_in_chromium(**size) as (page, _):
-        for name in ANSWERS:
+        for name in ("france", *ANSWERS):
             page.goto((folder / f"why-{name}.html").as_uri())
             page.locator(".units:not([hidden])").screenshot(path=DOCS / f"why-{name}.png")
 

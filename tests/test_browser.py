@@ -145,11 +145,17 @@ def test_a_click_on_a_token_asks_about_it(tmp_path, width):
         page.screenshot(path=tmp_path / "prompt.png", full_page=True)
 
 
-@pytest.mark.parametrize(("width", "scheme"), [(1440, "light"), (900, "dark"), (390, "dark")])
-def test_the_answer_of_why_is_in_sight_and_so_are_its_tokens(tmp_path, width, scheme):
-    model = untrained_bridge("llama", tmp_path / "model")
+@pytest.fixture(scope="module")
+def why_page(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("why")
+    model = untrained_bridge("llama", folder / "model")
     found = ri.why(model, SENTENCE, " store", controls=0, upto="rows")
-    path = ri.why_view(found, model).save_html(tmp_path / "why.html")
+    return found, ri.why_view(found, model).save_html(folder / "why.html")
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(1440, "light"), (900, "dark"), (390, "dark")])
+def test_the_answer_of_why_is_in_sight_and_so_are_its_tokens(why_page, tmp_path, width, scheme):
+    found, path = why_page
     with chromium(path.as_uri(), width, color_scheme=scheme) as page:
         units = page.locator(".units:not([hidden])")
         assert 0 < units.locator(".lane").count() <= 8
