@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import random
 import re
 from dataclasses import replace
 from functools import partial
@@ -14,10 +15,10 @@ import retrieval_interp as ri
 from examples.reach_the_bound import PAIR, TOKEN, compile_circuit, split
 from retrieval_interp.circuits import Head
 from retrieval_interp.circuits.counterfactual.explanation import explain
-from retrieval_interp.circuits.counterfactual.kinds import head_name
+from retrieval_interp.circuits.counterfactual.kinds import head_name, is_so_on_text
 from retrieval_interp.circuits.counterfactual.mechanism import with_counterfactual
 from retrieval_interp.circuits.counterfactual.origin import origins
-from retrieval_interp.circuits.counterfactual.question import ask
+from retrieval_interp.circuits.counterfactual.question import _Asking, ask
 from retrieval_interp.circuits.counterfactual.search import KeepSearch, Recovery, Share
 from retrieval_interp.circuits.counterfactual.units import (
     MetricTask,
@@ -428,6 +429,23 @@ def test_heads_that_look_at_the_answer_are_named():
     assert head_name(ri.RolePath(again, first), task, batch) == "duplicate-token head"
 
 
+def test_a_head_is_called_what_it_is_on_a_text_too(tmp_path):
+    model = untrained_bridge("llama", tmp_path)
+
+    def look_back(pattern, hook):
+        pattern[:, 1] = torch.eye(pattern.shape[-1]).roll(-1, 1)
+        pattern[:, 1, 0] = pattern[:, 1, 1]
+        return pattern
+
+    with model.hooks(fwd_hooks=[("blocks.0.attn.hook_pattern", look_back)]):
+        named = [
+            is_so_on_text(kind, Head(0, 1), model, model.tokenizer)
+            for kind in ("previous-token head", "duplicate-token head", "")
+        ]
+    assert named == [True, False, True]
+    assert not is_so_on_text("previous-token head", Head(0, 0), model, model.tokenizer)
+
+
 def test_a_neighbour_in_one_layout_makes_no_previous_token_head():
     tokens = torch.arange(12).view(2, 6)
     for places, kind in (([[3, 2], [3, 2]], ""), ([[3, 2], [5, 4]], "previous-token head")):
@@ -652,7 +670,7 @@ def test_changes_of_one_token_turn_the_answer(tmp_path):
     answer = max(words, key=lambda text: float(before[words[text]]))
     likeliest, question = words[answer], ask(model, SENTENCE, answer)
     assert question.answer == answer and question.rank == int((before >= before[likeliest]).sum())
-    assert question.says.startswith(model.tokenizer.decode([int(before.argmax())]))
+    assert question.says == model.tokenizer.decode([int(before.argmax())])
     assert question.probability == pytest.approx(float(before.softmax(0)[likeliest]), rel=1e-4)
     assert question.changes
     strongest = max(question.places, key=lambda place: place.falls)
@@ -690,6 +708,17 @@ def test_changes_of_one_token_turn_the_answer(tmp_path):
     batch, others = task.with_others(2, split="test")
     for row, other, change in zip(batch.inputs, others.inputs, question.changes[1::2]):
         assert row.tolist() == begin + ids and other.tolist() == begin + read(change.prompt)
+
+
+@torch.no_grad()
+def test_changed_prompts_have_the_logits_of_whole_runs(model):
+    asking = _Asking(model, SENTENCE)
+    for span in (range(1, 2), range(5, 8)):
+        rows = asking.candidates(span, 4) + asking.drawn(span, 4, random.Random(0))
+        whole = model(torch.tensor([asking.begin + row for row in rows]))
+        for first in (-1, 0, span.start - 1):
+            logits = torch.cat(list(asking._run(rows, first)))
+            torch.testing.assert_close(logits, whole[:, -logits.shape[1] :], atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -91,8 +91,9 @@ class PromptQuestion:
     word: str  # all of it
     probability: float  # of all of it
     rank: int  # of its first token among all, from 1
-    says: str  # the likeliest token and what goes on with its word
-    says_probability: float
+    says: str  # the likeliest token
+    says_word: str  # and what goes on with its word
+    says_probability: float  # of the token
     places: tuple[Place, ...]  # that were tried, in the order of the prompt
     place: Place  # that is asked about
     changes: tuple[Change, ...]
@@ -110,10 +111,12 @@ class PromptQuestion:
     def sentences(self) -> list[str]:
         """What the model says, what that hangs on, and what is changed."""
         says = f"The model says {self.says!r} ({self.says_probability:.0%})"
-        if self.says != self.word:
+        if self.says_word != self.says:
+            says += f", as in {self.says_word!r}"
+        if self.word != self.says_word:
             says += f"; {self.word!r} has {self.probability:.1%}, rank {self.rank}"
-        if self.word != self.answer:
-            says += f"; of {self.word!r} the first token, {self.answer!r}, is explained"
+            if self.word != self.answer:
+                says += f", and {self.answer!r} is explained"
         changes = [f"{change.text.strip()} ({change.word.strip()})" for change in self.changes]
         if len(changes) > SHOWN:
             changes = [*changes[:SHOWN], f"{len(changes) - SHOWN} more"]
@@ -193,8 +196,9 @@ def ask(
         word=asking.written(tokens),
         probability=asking.probability(tokens),
         rank=1 + int((asking.logits > asking.logits[right]).sum()),
-        says=asking.written(said),
-        says_probability=asking.probability(said),
+        says=asking.written([says]),
+        says_word=asking.written(said),
+        says_probability=float(asking.logits.softmax(0)[says]),
         places=tuple(sorted(places, key=lambda place: place.start)),
         place=best,
         changes=tuple(
