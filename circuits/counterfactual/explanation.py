@@ -9,8 +9,8 @@ which of these paths it needs, in one head or in one of several.
 
 import random
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -59,6 +59,7 @@ PATCHED = {  # what heads do where nothing is kept
 _SMALL = 0.5  # a smaller part of the metric that hangs on what was changed is said first
 _LITTLE = 0.01  # share of what is lost by which a unit has to matter to be told of
 _NAMED_UNITS = 3  # that are named in the summary
+_CLOSELY = 16  # units at most that are looked at closely: where or what, what they enable, needed
 SHOWN = 8  # units that are described
 _LESS = 0.05  # of attention, by which a head has to look less at a place for it to be said
 _MOSTLY = 0.8  # share that the MLPs which are named make of what all MLPs do
@@ -89,7 +90,8 @@ class UnitScore:
 
     `without` and the two after it are what the circuit recovers when this unit takes all that it
     writes from the counterfactual prompt, only its attention, or only its values. The last two are
-    None where only attention is replaced.
+    None where only attention is replaced, and, as `enables` is empty, of all but the 16 units that
+    matter most.
     """
 
     unit: Unit
@@ -353,7 +355,7 @@ def explain(
         for name, units in search.levels.items()
     )
     units = levels[-1].units if levels else ()
-    control, scores, needed = list[float](), list[UnitScore](), list[tuple[HeadPath, ...]]()
+    control, scores, needed = list[float](), dict[Unit, UnitScore](), list[Needed]()
     missing = [search.missing] if search.missing else []
     assert batch.counterfactual is not None
     layers = [attention_by_role(layer.pattern, batch.roles)[0] for layer in batch.counterfactual]
@@ -365,7 +367,7 @@ def explain(
         for score in _unit_scores(
             search, recovery, units, decided, attention_here, attention_there, progress
         ):
-            scores.append(score)
+            scores[score.unit] = score
         random_sets = _random_sets(search, recovery.heads, units, controls, seed)
         quick = recovery.early or recovery
         quick.deadline = search.deadline
@@ -376,7 +378,8 @@ def explain(
         for quick in few:
             quick.deadline = search.deadline
             quick.metric(quick.empty, stay=True)
-        paths = dict.fromkeys(score.path.path for score in scores if score.path is not None)
+        closely = _most_telling(scores.values())
+        paths = dict.fromkeys(score.path.path for score in closely if score.path is not None)
         for path in progress(list(paths), "cutting paths in all heads"):
             needed += _needed(search, few, path, attention_here - attention_there)
     except (OutOfTime, KeyboardInterrupt):
@@ -395,7 +398,7 @@ def explain(
         corrupted=Measured.of(_on_counterfactual(model, task, batch, other)),
         levels=levels,
         control=tuple(sorted(control)),
-        units=tuple(scores),
+        units=tuple(scores.values()),
         needed=tuple(needed),
         circuit=recovery.keeping(units),
         decided_on=decided_on,
@@ -473,11 +476,11 @@ def _unit_scores(
     later = [path for path in dict.fromkeys(paths.values()) if path is not None]
     made = _origins(search, decided, later, estimates)
     stable = stability(estimates, units)
-    sight = Sight(search.model, batch[:_SEEN], recovery.keeping(units), task.answer_roles)
+    scores = list[UnitScore]()
     for unit in progress(units, "leaving out one by one"):
-        path, others = paths[unit], [kept for kept in units if kept != unit]
+        path = paths[unit]
         where, what = estimates.each(unit).mean(1).tolist()
-        yield UnitScore(
+        score = UnitScore(
             unit=unit,
             path=path,
             kind="" if path is None else _kind(path, search, batch, attention_here),
@@ -487,12 +490,28 @@ def _unit_scores(
             what=what,
             estimate_se=standard_error(estimates.each(unit).sum(0)),
             stability=stable[unit],
-            without=recovery.kept(others),
-            attention_gone=_halved(recovery, units, unit, "pattern"),
-            values_gone=_halved(recovery, units, unit, "v"),
+            without=recovery.kept([kept for kept in units if kept != unit]),
+            attention_gone=None,
+            values_gone=None,
             origin=None if path is None else made.get(path),
+            enables=(),
+        )
+        scores.append(score)
+        yield score
+    sight = Sight(search.model, batch[:_SEEN], recovery.keeping(units), task.answer_roles)
+    for score in progress(_most_telling(scores), "where or what, and what they enable"):
+        others = [kept for kept in units if kept != score.unit]
+        yield replace(
+            score,
+            attention_gone=_halved(recovery, units, score.unit, "pattern"),
+            values_gone=_halved(recovery, units, score.unit, "v"),
             enables=tuple(sight.enabled(recovery.keeping(others), later)),
         )
+
+
+def _most_telling(scores: Iterable[UnitScore]) -> list[UnitScore]:
+    """The units without which least is recovered."""
+    return sorted(scores, key=lambda score: score.without.share)[:_CLOSELY]
 
 
 def _kind(path: HeadPath, search: KeepSearch, batch: Batch, attention: Tensor) -> str:
