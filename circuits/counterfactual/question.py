@@ -401,8 +401,8 @@ class _Asking:
 
         With `draw` the tokens are drawn, and the prompt need not be likely.
         """
-        span, room = range(place.start, place.stop), ROOM // len(self.ids)
-        many = max(FIRST, min(MANY, room))
+        span = range(place.start, place.stop)
+        many = max(FIRST, min(MANY, ROOM // (2 * len(self.ids))))
         rows = self.candidates(span, many) if draw is None else self.drawn(span, many, draw)
         in_play = set(self.logits.topk(min(IN_PLAY, len(self.logits))).indices.tolist())
         less = [token for token in kind if self.logits[token] < self.logits[right]]
@@ -441,10 +441,12 @@ class _Asking:
     # Answers
 
     def spelled(self, rows: Sequence[list[int]]) -> list[list[int]]:
-        """The answers at the end of prompts, with what the model adds to their words."""
+        """The answers at the end of prompts, with what the model adds to their words in time."""
         words = [row[len(self.ids) :] for row in rows]
         going = list(range(len(rows)))
         for _ in range(LONGEST):
+            if not going or monotonic() > self.until:
+                break
             prompts = [[*rows[n][: len(self.ids)], *words[n]] for n in going]
             runs = torch.cat([logits[:, -1] for logits in self._run(prompts)])
             added = dict(zip(going, runs.argmax(-1).tolist()))
@@ -456,12 +458,12 @@ class _Asking:
             ]
             for n in going:
                 words[n] = [*words[n], added[n]]
-            if not going:
-                break
         return words
 
     def probability(self, answer: Sequence[int]) -> float:
         """Of all tokens of an answer."""
+        if len(answer) == 1:
+            return float(self.logits.softmax(0)[answer[0]])
         row = [*self.ids, *answer]
         (logits,) = self._run([row], len(self.ids) - 1)
         return math.exp(self._likely(logits[0], row))
