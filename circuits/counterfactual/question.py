@@ -4,9 +4,9 @@
    embeddings are nearest to its own.
 2. Every word is changed a few times: each of its tokens to its own nearest embeddings, and to what
    the model itself predicts there, of its form. How far the answer's logit, less the log-sum-exp of
-   its kind, falls in the half of these changes where it falls most, says how much the answer hangs
-   on this word. The last token, whose own embedding goes straight to the answer, is asked about
-   only by name.
+   the nearest of its kind, falls in the half of these changes where it falls most, says how much
+   the answer hangs on this word. The last token, whose own embedding goes straight to the answer,
+   is asked about only by name.
 3. At the places on which most hangs many changes are tried. One fits if it turns the answer (a
    token of the kind, less likely before but in play, is now more likely) and the prompt is hardly
    less likely. The place is asked about where most fit. Where few fit, as in a rare name, tokens of
@@ -43,7 +43,8 @@ from retrieval_interp.tasks.shown import listed
 from retrieval_interp.tasks.words.given_texts import Pair
 from retrieval_interp.tasks.words.text_task import token_ids
 
-KIND = 60  # tokens of the answer's kind
+KIND = 60  # tokens of the answer's kind, which may lead after a change
+NEAREST = 6  # the nearest of them, of which the answer is told apart to see what it hangs on
 IN_PLAY = 300  # first tokens among which another answer is before the change
 FIRST = 4  # neighbours, and predictions, that are tried at every place
 MANY = 32  # the same, at the place that is asked about
@@ -73,7 +74,8 @@ class Change(NamedTuple):
 class Place:
     """A word of a prompt, its tokens start .. stop-1, and how much the answer hangs on it.
 
-    `falls` is how far the answer's logit, less the log-sum-exp of its kind, falls, in nats.
+    `falls` is how far the answer's logit, less the log-sum-exp of the nearest of its kind, falls,
+    in nats.
     """
 
     start: int
@@ -164,7 +166,7 @@ def ask(
     places = list[Place]()
     for span in progress(asking.places(right, kind, place), "what the answer hangs on"):
         if not places or monotonic() < until:
-            falls = asking.falls(span, right, kind)
+            falls = asking.falls(span, right, kind[:NEAREST])
             places.append(Place(span.start, span.stop, asking.text(asking.ids, span), falls))
     first = sorted(places, key=lambda place: -place.falls)
     enough = min(first[0].falls, NEARLY * first[0].falls)  # it may be negative
