@@ -203,7 +203,8 @@ class KeepSearch:
             size = prompts_at_once(self.model, few)
             chunks = "" if size == len(few) else f", {size} prompts at a time"
             yield f"estimating heads, rows and paths{chunks}"
-            self.estimates = estimate_units(self.model, self.task, few, self.patch)
+            asked = self.model, self.task, few, self.patch
+            self.estimates = estimate_units(*asked, until=self._until)
             for name in LEVELS[: LEVELS.index(self.upto) + 1]:
                 self._held = []
                 yield from self._search(name, self.estimates)

@@ -7,9 +7,11 @@ paths. The mean over a few a is used (integrated gradients), as one end ranks wh
 the other what can be taken away. One pass for each a gives all units.
 """
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
+from time import monotonic
 from typing import Any, NamedTuple
 
 import torch
@@ -24,6 +26,7 @@ from retrieval_interp.circuits.counterfactual.mechanism import (
     Patched,
     written,
 )
+from retrieval_interp.circuits.discovery.judge import OutOfTime
 from retrieval_interp.circuits.hooks import has_hooks, hooked, in_all_layers, run_model
 from retrieval_interp.circuits.losses import answer_hooks
 from retrieval_interp.circuits.mechanisms import ORIGINAL, Mechanism
@@ -196,15 +199,20 @@ def estimate_units(
     batch: Batch,
     patch: Patch = "z",
     shares: Sequence[float] = SHARES,
+    until: float = math.inf,
 ) -> Estimates:
     """Estimate what every head, row and path brings, on examples with a counterfactual.
 
     One pass for each share of the way from the counterfactual (0) to the prompt (1), for as many
-    prompts at a time as `prompts_at_once` says.
+    prompts at a time as `prompts_at_once` says. Raises OutOfTime if that is not done in time.
     """
     of_parts = []
     for part in batch.parts(prompts_at_once(model, batch)):
-        runs = [_estimated(model, task, part, patch, share) for share in shares]
+        runs = []
+        for share in shares:
+            if monotonic() > until:
+                raise OutOfTime
+            runs.append(_estimated(model, task, part, patch, share))
         heads, rows, paths = (torch.stack(level).mean(0) for level in zip(*(r[:3] for r in runs)))
         slopes = [sum(layer) / len(shares) for layer in zip(*(run.slopes for run in runs))]
         of_parts.append(Estimates(heads, rows, paths, slopes))
