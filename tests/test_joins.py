@@ -226,7 +226,7 @@ MECHANISMS = [
 
 
 @pytest.mark.parametrize("kind", ["hooked", pytest.param("bridge", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("side", ["right", "left"])
+@pytest.mark.parametrize("side", [pytest.param("right", marks=pytest.mark.slow), "left"])
 @torch.no_grad()
 def test_padded_examples_have_the_losses_that_they_have_alone(side, kind):
     task, model = Lengths(side), of_kind(kind)
