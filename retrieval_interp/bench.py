@@ -72,9 +72,9 @@ def open(
         what: a shipped name (`small`), a checkpoint file, a run folder, a loaded `Checkpoint`, or
             any hooked model, which then needs its task.
         task: what the model was trained on; checkpoints bring their own. Or a prompt: then the
-            examples are changes of one of its tokens, and nothing is kept of what heads do.
+            examples are changes of one of its words, and nothing is kept of what heads do.
         answer: what follows a prompt; by default what the model says.
-        place: the token of a prompt that is changed; by default that on which most hangs.
+        place: the words of a prompt that are changed; by default the word on which most hangs.
         examples: how many examples of the `test` split to measure on; `seed` says which.
         tolerance: the loss that a working circuit stays below; by default the task's, or else the
             loss at which 95% of what the model has learned is kept.

@@ -64,13 +64,13 @@ def why(
         wrong: what could follow instead; by default what the model says after each change.
         counterfactual: a prompt with as many tokens that asks something else. For a task, what
             makes such prompts of a batch and a seed, by default `task.counterfactual`.
-        place: the token of a prompt that is changed; by default that on which most hangs.
+        place: the words of a prompt that are changed; by default the word on which most hangs.
         keep: the share of the metric that is to be recovered.
         upto: the last level: `heads`, `rows` or `paths`.
         examples: that decide; as many others confirm it, and as many more are reported.
         seed: of these examples.
-        time: seconds that all may take; only the run under way is finished. Then the best circuit
-            so far is reported, and what was not measured is said.
+        time: seconds that all may take, besides what has to be run once. Then the best circuit so
+            far is reported, and what was not measured is said.
         controls: random sets of as many units, for each level.
         metric: of each example, from outputs and batch; by default the logit difference, or minus
             the loss where a task has none.

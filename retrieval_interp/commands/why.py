@@ -25,7 +25,7 @@ class WhyOptions(command.MeasuringOptions):
         prompt: a text, up to where the answer comes.
         answer: what follows the prompt; by default what the model says.
         wrong: what could follow instead; by default what the model says after each change.
-        place: the token of the prompt that is changed; by default that on which most hangs.
+        place: the words of the prompt that are changed; by default the word on which most hangs.
         counterfactual: a prompt with as many tokens that asks something else, in place of changes.
         pairs: a file of prompts with a counterfactual each, in the JSON of auto-circuit.
         task: `indirect-objects`; by default the task of the checkpoint.
