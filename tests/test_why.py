@@ -705,6 +705,16 @@ def test_changes_of_one_token_turn_the_answer(tmp_path):
     wrong = question.changes[0].wrong
     given = ask(model, SENTENCE, answer, wrong, place=question.place.text)
     assert {change.wrong for change in given.changes} == {wrong}
+    # What both answers begin with goes behind the prompt: the first token that differs is asked.
+    behind = ask(model, f"{SENTENCE} to", answer)
+    wrong, place = behind.changes[0].wrong, behind.place.text
+    behind = ask(model, f"{SENTENCE} to", answer, wrong, place)
+    begun = ask(model, SENTENCE, f" to{answer}", f" to{wrong}", place)
+    assert (begun.answer, begun.word) == (f" to{answer}", f" to{answer}") and begun.prompt == SENTENCE
+    assert [change.text for change in begun.changes] == [change.text for change in behind.changes]
+    assert {change.wrong for change in begun.changes} == {f" to{wrong}"}
+    batch = ri.PairsTask(begun.pairs, model.tokenizer).sample(1)
+    assert batch.inputs[0].tolist() == begin + read(f"{SENTENCE} to")
     task = ri.PairsTask(question.pairs, model.tokenizer)
     batch, others = task.with_others(2, split="test")
     for row, other, change in zip(batch.inputs, others.inputs, question.changes[1::2]):

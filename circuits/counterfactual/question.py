@@ -157,12 +157,17 @@ def ask(
     """
     asking = _Asking(model, prompt, until)
     tokens = asking.answer_tokens(answer) if answer else [int(asking.logits.argmax())]
-    right = tokens[0]
-    kind = asking.kind(right)
+    kind = [] if wrong else asking.kind(tokens[0])
     if wrong:
-        kind = [right, asking.answer_tokens(wrong)[0]]
-        if kind[0] == kind[1]:
+        other = asking.answer_tokens(wrong)
+        shorter = min(len(tokens), len(other))
+        same = next((n for n in range(shorter) if tokens[n] != other[n]), shorter)
+        if same == shorter:
             raise InputError(f"expected another wrong answer than the answer, found {wrong!r:.40}")
+        asking.go_on(tokens[:same])
+        tokens = tokens[same:]
+        kind = [tokens[0], other[same]]
+    right = tokens[0]
     places = list[Place]()
     for span in progress(asking.places(right, kind, place), "what the answer hangs on"):
         if not places or monotonic() < until:
@@ -242,7 +247,7 @@ class _Asking:
                 f"{len(self.begin) + len(self.ids)}"
             )
         self.device = next(model.parameters()).device
-        self.shared = list[int]()  # a blank that is a token of its own, before the answer
+        self.shared = list[int]()  # what all answers begin with, such as a blank of its own
         self.modules = [] if has_hooks(model) else position_wise(model)
         self.noted: dict[int, Noted] = {}  # by the length of the prompt
         self._predict()
@@ -272,11 +277,16 @@ class _Asking:
             raise InputError(f"answer: expected text that can follow the prompt, found {answer!r}")
         tokens = max(rest, key=lambda tokens: float(self.logits[tokens[0]]))
         if len(tokens) > 1 and self.tokenizer.decode(tokens[:1]).isspace():
-            self.shared.append(tokens[0])
-            self.ids.append(tokens[0])
-            self._predict()
+            self.go_on(tokens[:1])
             return tokens[1:]
         return tokens
+
+    def go_on(self, tokens: Sequence[int]) -> None:
+        """Put what all answers begin with behind the prompt."""
+        if tokens:
+            self.shared += tokens
+            self.ids += tokens
+            self._predict()
 
     def near(self, token: int, count: int, tokens: Tensor) -> list[int]:
         """Of some tokens those with the nearest embeddings."""
