@@ -72,6 +72,12 @@ def is_hooked_transformer(model: HookedModel) -> bool:
     return ("transformer_lens", "HookedTransformer") in names
 
 
+def is_transformers(model: HookedModel) -> bool:
+    """Whether a model is a bridge to one of Hugging Face."""
+    names = {kind.__name__ for kind in type(getattr(model, "original_model", None)).__mro__}
+    return "PreTrainedModel" in names
+
+
 def call_options(batch: Batch) -> dict[str, Tensor]:
     """What a model is called with besides the inputs: where they are padding, if anywhere."""
     mask = batch.attention_mask

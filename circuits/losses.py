@@ -399,8 +399,7 @@ def only_where_different(
 ) -> Iterator[None]:
     """Compute modules only at positions where they take something else than in a known run.
 
-    That run is of the same examples, or of one that is alike. What modules take and give is noted,
-    if asked for.
+    What modules take and give is noted, if asked for.
     """
 
     def partly(module: nn.Module, whole: Callable[..., Any]) -> Callable[..., Any]:
@@ -408,12 +407,12 @@ def only_where_different(
             if arguments or named:  # which may differ, as the residual of a Bloom's MLP
                 return whole(x, *arguments, **named)
             took, gave = known.get(module, (x[:0], x))
-            if x.ndim != 3 or took.shape[1:] != x.shape[1:] or len(took) not in (1, len(x)):
+            if x.ndim != 3 or took.shape != x.shape:
                 output = whole(x)
             else:
                 differs = (x != took).any(-1)
                 differs[0, 0] |= ~differs.any()  # there is always something to compute
-                output = gave.expand(*x.shape[:2], -1).clone()
+                output = gave.clone()
                 output[differs] = whole(x[differs][None])[0]
             if noted is not None and isinstance(output, Tensor) and x.ndim == output.ndim == 3:
                 noted[module] = x, output

@@ -690,8 +690,8 @@ def test_changes_of_one_token_turn_the_answer(tmp_path):
     assert ask(model, SENTENCE, answer, place=first.text).places[0].falls == pytest.approx(
         first.falls
     )
-    late = ask(model, SENTENCE, answer, until=0.0)
-    assert late.changes and len(late.places) == 1
+    late = ask(model, SENTENCE, answer, place=question.place.text, time=0.0)
+    assert len(late.changes) == 2 and late.changes == question.changes[:2]
     # Of an answer of several tokens, and of words that stand together, all tokens count.
     answer_ids, row = read(f"to{answer}{answer}")[1:], begin + ids
     said = 1.0
@@ -710,7 +710,7 @@ def test_changes_of_one_token_turn_the_answer(tmp_path):
     wrong, place = behind.changes[0].wrong, behind.place.text
     behind = ask(model, f"{SENTENCE} to", answer, wrong, place)
     begun = ask(model, SENTENCE, f" to{answer}", f" to{wrong}", place)
-    assert (begun.answer, begun.word) == (f" to{answer}", f" to{answer}") and begun.prompt == SENTENCE
+    assert begun.answer == begun.word == f" to{answer}" and begun.prompt == SENTENCE
     assert [change.text for change in begun.changes] == [change.text for change in behind.changes]
     assert {change.wrong for change in begun.changes} == {f" to{wrong}"}
     batch = ri.PairsTask(begun.pairs, model.tokenizer).sample(1)
@@ -724,6 +724,7 @@ def test_changes_of_one_token_turn_the_answer(tmp_path):
 @torch.no_grad()
 def test_changed_prompts_have_the_logits_of_whole_runs(model):
     asking = _Asking(model, SENTENCE)
+    assert len(asking.kept) == model.cfg.n_layers  # that bridges go on after keys and values
     for span in (range(1, 2), range(5, 8)):
         rows = asking.candidates(span, 4) + asking.drawn(span, 4, random.Random(0))
         whole = model(torch.tensor([asking.begin + row for row in rows]))

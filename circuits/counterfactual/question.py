@@ -12,14 +12,15 @@
    less likely. The place is asked about where most fit. Where few fit, as in a rare name, tokens of
    the same form are drawn at random.
 
-Of a changed prompt only the positions from the change on are computed.
+Of a changed prompt only the positions from the change on are run, after the keys and values of the
+prompt itself, where the model is a bridge to one of Hugging Face.
 """
 
 import math
 import random
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from time import monotonic
 from typing import Any, NamedTuple
@@ -28,16 +29,14 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from retrieval_interp.circuits.hooks import has_hooks, hooked, run_model
-from retrieval_interp.circuits.losses import (
-    Noted,
-    Progress,
-    acts_alone,
-    answer_hooks,
-    no_progress,
-    only_where_different,
-    position_wise,
+from retrieval_interp.circuits.hooks import (
+    has_hooks,
+    hooked,
+    is_transformers,
+    measuring,
+    run_model,
 )
+from retrieval_interp.circuits.losses import Progress, answer_hooks, no_progress
 from retrieval_interp.tasks import Batch, InputError
 from retrieval_interp.tasks.shown import listed
 from retrieval_interp.tasks.words.given_texts import Pair
@@ -54,6 +53,8 @@ LESS_LIKELY = 8.0  # nats by which the prompt may be less likely after a change
 PLACES = 12  # that are tried; in a longer prompt those with the largest gradients
 NEXT = 3  # places at most at which many changes are tried, if as much as ...
 NEARLY = 0.5  # ... this part of what hangs on the first one hangs on them
+ASKING = 0.3  # part of the time in which changes are tried, and ...
+RUNS = 12  # ... how many runs of the prompt the rest of it has to have room for, for each change
 TOKENS = 4096  # that are run at once
 ROOM = 8192  # tokens that all changes which are tried at a place may have together
 PATTERNS = 1_000_000_000  # weights of attention on all changes that are used
@@ -139,7 +140,7 @@ def ask(
     wrong: str = "",
     place: str = "",
     seed: int = 0,
-    until: float = math.inf,
+    time: float = math.inf,
     progress: Progress = no_progress,
 ) -> PromptQuestion:
     """Find what an answer hangs on, and changes after which the model answers otherwise.
@@ -152,10 +153,11 @@ def ask(
         place: the word or words to change, as they are written; by default that word on which most
             hangs.
         seed: of random tokens.
-        until: the time (`time.monotonic`) after which no more is tried than has to be.
+        time: seconds for the search as well; after a part of them no more is tried than has to be,
+            and there are as many changes as can be searched in the rest.
         progress: wraps an iterable to show a bar.
     """
-    asking = _Asking(model, prompt, until)
+    asking = _Asking(model, prompt, time)
     tokens = asking.answer_tokens(answer) if answer else [int(asking.logits.argmax())]
     kind = [] if wrong else asking.kind(tokens[0])
     if wrong:
@@ -170,14 +172,14 @@ def ask(
     right = tokens[0]
     places = list[Place]()
     for span in progress(asking.places(right, kind, place), "what the answer hangs on"):
-        if not places or monotonic() < until:
+        if not places or monotonic() < asking.until:
             falls = asking.falls(span, right, kind[:NEAREST])
             places.append(Place(span.start, span.stop, asking.text(asking.ids, span), falls))
     first = sorted(places, key=lambda place: -place.falls)
     enough = min(first[0].falls, NEARLY * first[0].falls)  # it may be negative
     tried = list[tuple[list[_Turned], Place]]()
     for near_first in [place for place in first if place.falls >= enough][:NEXT]:
-        if not tried or monotonic() < until:
+        if not tried or monotonic() < asking.until:
             tried.append((asking.changes(near_first, right, kind), near_first))
     turned, best = max(tried, key=lambda pair: min(len(pair[0]), CHANGES // 2))
     at_random = False
@@ -231,13 +233,14 @@ class _Turned(NamedTuple):
 class _Asking:
     """A prompt's tokens, the model's predictions, and runs of changed prompts."""
 
-    def __init__(self, model: Any, prompt: str, until: float = math.inf):
+    def __init__(self, model: Any, prompt: str, time: float = math.inf):
         tokenizer = getattr(model, "tokenizer", None)
         if tokenizer is None:
             raise InputError("expected a model with a tokenizer, found none; use a task")
         if prompt[-1:].isspace():
             raise InputError(f"prompt: expected no blank at the end, found {prompt[-20:]!r}")
-        self.model, self.tokenizer, self.until = model, tokenizer, until
+        self.model, self.tokenizer, start = model, tokenizer, monotonic()
+        self.until, self.end = start + ASKING * time, start + time
         self.ids = token_ids(tokenizer, prompt)
         bos = tokenizer.bos_token_id
         self.begin = [] if bos is None else [int(bos)]
@@ -248,15 +251,21 @@ class _Asking:
             )
         self.device = next(model.parameters()).device
         self.shared = list[int]()  # what all answers begin with, such as a blank of its own
-        self.modules = [] if has_hooks(model) else position_wise(model)
-        self.noted: dict[int, Noted] = {}  # by the length of the prompt
+        before = monotonic()
         self._predict()
+        self.seconds = monotonic() - before  # that a run of the prompt takes
         self.embeddings = torch.nn.functional.normalize(model.W_E.detach().float(), dim=-1)
         self.forms = _forms(tokenizer, len(self.embeddings)).to(self.device)
 
     def _predict(self) -> None:
-        self.predicted: Float[Tensor, "pos vocab"] = self._note(self.ids)[0]
+        tokens, options = self._batch([self.ids]).inputs, dict[str, Any]()
+        if is_transformers(self.model) and not has_hooks(self.model):
+            options = self._going_on(())
+        with measuring(self.model):
+            self.predicted: Float[Tensor, "pos vocab"] = self.model(tokens, **options)[0].float()
         self.logits: Float[Tensor, " vocab"] = self.predicted[-1]
+        layers = options["past_key_values"].layers if options else ()
+        self.kept = [(layer.keys, layer.values) for layer in layers]
 
     # Tokens
 
@@ -329,7 +338,8 @@ class _Asking:
         if len(words) <= PLACES:
             return words
         slopes = self._gradients(right, kind).tolist()
-        return sorted(words, key=lambda word: -max(slopes[n] for n in word))[:PLACES]
+        steepest = sorted(words, key=lambda word: -max(slopes[n] for n in word))[:PLACES]
+        return sorted(steepest, key=lambda word: -word.start)  # those that take least time first
 
     def _words(self) -> list[range]:
         """The prompt's words: letters without a blank before them go on with the word before."""
@@ -355,9 +365,9 @@ class _Asking:
         hooks = [("hook_embed", note), *answer_hooks(self.model, batch, (0,))]
         with torch.enable_grad(), hooked(self.model, hooks):
             logits = run_model(self.model, batch)[0, -1].float()
-            (logits[right] - logits[list(kind)].logsumexp(0)).backward()
-        assert embedded[0].grad is not None
-        sizes: Tensor = embedded[0].grad[0, len(self.begin) :].norm(dim=-1)
+            leads = logits[right] - logits[list(kind)].logsumexp(0)
+            (slopes,) = torch.autograd.grad(leads, embedded)
+        sizes: Tensor = slopes[0, len(self.begin) :].norm(dim=-1)
         return sizes
 
     # Changes
@@ -441,7 +451,9 @@ class _Asking:
                 break
         fitting.sort(key=lambda change: change[0])
         cfg, size = self.model.cfg, len(self.begin) + len(self.ids)
-        most = max(2, min(CHANGES, PATTERNS // (cfg.n_layers * cfg.n_heads * size**2)))
+        room = PATTERNS // (cfg.n_layers * cfg.n_heads * size**2)
+        in_time = (self.end - monotonic()) / (RUNS * self.seconds)
+        most = max(2, int(min(CHANGES, room, in_time)))
         return [_Turned(row, wrong) for _, wrong, row in fitting[:most]]
 
     def _likely(self, logits: Float[Tensor, "pos vocab"], row: Sequence[int]) -> float:
@@ -490,28 +502,32 @@ class _Asking:
         positions = torch.arange(start, size, device=self.device)
         return Batch(tokens, tokens[:, -1:], positions.expand(len(tokens), 1, -1))
 
-    def _note(self, row: Sequence[int]) -> Float[Tensor, "1 pos vocab"]:
-        """Run a prompt, of which others of its length are computed where they differ."""
-        noted = self.noted[len(row)] = Noted()
-        with only_where_different(self.modules, {}, noted):
-            logits = run_model(self.model, self._batch([row])).float()
-        self.modules = [module for module in noted if acts_alone(module, *noted[module])]
-        return logits
+    def _going_on(self, kept: Iterable[tuple[Tensor, Tensor]]) -> dict[str, Any]:
+        """Call options of a bridge that goes on after keys and values, and adds to them."""
+        from transformers import DynamicCache
+
+        return {"past_key_values": DynamicCache([*kept]), "use_cache": True}
 
     def _run(self, rows: Sequence[list[int]], first: int = -1) -> Iterator[Tensor]:
         """The logits of changed prompts from a token on, some rows at a time."""
         size = max(1, TOKENS // (len(rows[0]) + 1))
-        if len(rows[0]) not in self.noted:
-            self._note(rows[0])
         for start in range(0, len(rows), size):
             batch = self._batch(rows[start : start + size], first)
+            known = batch.inputs.new_tensor([*self.begin, *self.ids])[: batch.inputs.shape[1]]
+            same = (batch.inputs[:, : len(known)] == known).all(0).long().cumprod(0).sum()
+            begun = min(int(same), int(batch.roles[0, 0, 0])) if self.kept else 0
+            options = dict[str, Any]()
+            if begun:
+                shape = len(batch), -1, -1, -1
+                options = self._going_on(
+                    (keys[:, :, :begun].expand(shape), values[:, :, :begun].expand(shape))
+                    for keys, values in self.kept
+                )
+            batch = replace(batch, inputs=batch.inputs[:, begun:], roles=batch.roles - begun)
             n_roles = batch.roles.shape[-1]
             hooks = answer_hooks(self.model, batch, tuple(range(n_roles)))
-            with (
-                hooked(self.model, hooks),
-                only_where_different(self.modules, self.noted[len(rows[0])]),
-            ):
-                logits = run_model(self.model, batch).float()
+            with measuring(self.model), hooked(self.model, hooks):
+                logits = self.model(batch.inputs, **options).float()
             yield logits[:, -n_roles:]
 
 

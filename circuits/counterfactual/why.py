@@ -23,7 +23,6 @@ from retrieval_interp.tasks.sampling import Split
 from retrieval_interp.tasks.words.given_texts import Pair, PairsTask
 
 _LEAST = 4  # prompts that decide, if others are to confirm it
-_ASKING = 0.3  # part of the time in which changes of a prompt are tried
 
 
 def why(
@@ -91,9 +90,9 @@ def why(
         right, other = (word if word[:1].isspace() else f" {word}" for word in (answer, wrong))
         task = _pairs(model, [Pair(what, counterfactual, (right,), (other,))])
     else:
-        until = math.inf if time is None else start + _ASKING * time
+        limit = math.inf if time is None else time
         with measuring(model):
-            question = ask(model, what, answer, wrong, place, seed, until, progress)
+            question = ask(model, what, answer, wrong, place, seed, limit, progress)
         task = _pairs(model, question.pairs)
     measured, device = MetricTask(task, metric), next(model.parameters()).device
 
