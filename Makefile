@@ -56,7 +56,8 @@ bench: $(INSTALLED)
 
 $(INSTALLED): pyproject.toml constraints.txt
 	test -x $(RUN) || $(PYTHON) -m venv $(VENV)
-	$(RUN) -m pip install --quiet --disable-pip-version-check -c constraints.txt --editable '.[test]'
+	$(RUN) -m pip install --quiet --no-compile --disable-pip-version-check \
+	  -c constraints.txt --editable '.[test]'
 	touch $@
 
 clean:

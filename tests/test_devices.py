@@ -143,6 +143,7 @@ COMMANDS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", COMMANDS)
 def test_commands(alike, run_command_in_process, tmp_path, words):
     def result(device):

@@ -148,7 +148,7 @@ def test_a_search_tells_what_is_tried_and_the_best_circuit_so_far(small):
     assert all(map(torch.equal, before, small.model.parameters()))
 
 
-@pytest.mark.parametrize("how", ["returns", "interrupts"])
+@pytest.mark.parametrize("how", [pytest.param("returns", marks=pytest.mark.slow), "interrupts"])
 def test_a_search_that_is_left_gives_its_best_so_far(small, how):
     states = list(Search(small.model, small.task, SearchOptions(**FEW)))
     first = next(place for place, state in enumerate(states) if state.cost is not None)

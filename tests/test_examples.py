@@ -67,7 +67,7 @@ def test_the_pages_with_code_are_known():
     assert shown == PRINTED.keys()
 
 
-SLOW = {"README.md", "docs/guide/discovery.md"}  # whole searches
+SLOW = {"README.md", "docs/tokens.md", "docs/guide/discovery.md", "docs/guide/own-model.md"}
 PAGES = [pytest.param(page, marks=[pytest.mark.slow] * (page in SLOW)) for page in PRINTED]
 
 

@@ -348,7 +348,11 @@ def test_a_model_whose_truth_is_known_is_explained():
     [
         ("small", {"L2.H0 s0<-s2", "L4.H0 s0<-s4"}),
         ("repeated", {"L1.H0 s0<-s2"}),
-        ("k-hop", {"L2.H0 s0<-s1", "L2.H0 s0<-s2", "L3.H0 s0<-s1", "L3.H0 s0<-s2"}),
+        pytest.param(
+            "k-hop",
+            {"L2.H0 s0<-s1", "L2.H0 s0<-s2", "L3.H0 s0<-s1", "L3.H0 s0<-s2"},
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_shipped_models_keep_what_their_circuits_say(name, paths):
@@ -377,7 +381,7 @@ def test_units_are_put_back_until_other_prompts_confirm(small):
         assert search._confirmed() == tuple(units[:best])
 
 
-COMPILED = [pytest.param(n, marks=[pytest.mark.slow] * (n > 8)) for n in range(0, 24, 2)]
+COMPILED = [pytest.param(n, marks=[pytest.mark.slow] * (n > 2)) for n in range(0, 24, 2)]
 
 
 @pytest.mark.parametrize("index", COMPILED)
