@@ -91,7 +91,7 @@ def open(
     if isinstance(task, str) and hasattr(what, "run_with_hooks"):
         with measuring(what):
             question = ask(what, task, answer, place=place, seed=seed, progress=progress)
-        task = PairsTask(question.pairs, what.tokenizer)
+        task = question.task(what.tokenizer)
         examples = min(examples, len(task) // 2)
         if examples < 2:
             raise InputError(

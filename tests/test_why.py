@@ -726,6 +726,37 @@ def test_changes_of_one_token_turn_the_answer(tmp_path):
 
 
 @torch.no_grad()
+def test_all_tokens_of_an_answer_count(tmp_path):
+    model = untrained_bridge("llama", tmp_path)
+    begin, read = [model.tokenizer.bos_token_id], model.tokenizer
+    row = begin + read(SENTENCE, add_special_tokens=False)["input_ids"]
+    before = model(torch.tensor([row]))[0, -1]
+    words = " Mary", " John", " When", " store"
+    answer = 2 * max(words, key=lambda word: float(before[read(f"to{word}")["input_ids"][-1]]))
+    row += read(f"to{answer}", add_special_tokens=False)["input_ids"][1:]
+    question = ask(model, SENTENCE, answer)
+    task = question.task(model.tokenizer)
+    assert list(question.tokens) == row[-2:] and question.word == answer
+    assert task.role_names[-2] == "END" and len(task.answer_roles) == 2
+
+    def by_hand(prompt):
+        row = begin + read(f"{prompt}{answer}", add_special_tokens=False)["input_ids"]
+        logits = model(torch.tensor([row]))[0].log_softmax(-1)
+        return logits[-3, row[-2]] + logits[-2, row[-1]]
+
+    batch, others = task.with_others(2, split="test")
+    recovery = Recovery(model, MetricTask(task), with_counterfactual(model, batch, others))
+    assert recovery.scorer.task.measures == "log probability"
+    here = by_hand(SENTENCE).expand(2)
+    there = torch.stack([by_hand(change.prompt) for change in question.changes[1:4:2]])
+    torch.testing.assert_close(recovery.intact, here, atol=1e-4, rtol=1e-5)
+    # What stands behind the change is the same, so nothing kept is the run on the changed prompt.
+    torch.testing.assert_close(recovery.nothing, there, atol=1e-4, rtol=1e-5)
+    torch.testing.assert_close(task.example_losses(model(batch.inputs), batch)[:, 0], -here)
+    assert task.accuracy(model(batch.inputs), batch) == 0  # " store" is not the likeliest
+
+
+@torch.no_grad()
 def test_changed_prompts_have_the_logits_of_whole_runs(model):
     asking = _Asking(model, SENTENCE)
     assert len(asking.kept) == model.cfg.n_layers  # that bridges go on after keys and values

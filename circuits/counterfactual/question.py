@@ -39,7 +39,7 @@ from retrieval_interp.circuits.hooks import (
 from retrieval_interp.circuits.losses import Progress, answer_hooks, no_progress
 from retrieval_interp.tasks import Batch, InputError
 from retrieval_interp.tasks.shown import listed
-from retrieval_interp.tasks.words.given_texts import Pair
+from retrieval_interp.tasks.words.given_texts import Pair, PairsTask, SpelledTask
 from retrieval_interp.tasks.words.text_task import token_ids
 
 KIND = 60  # tokens of the answer's kind, which may lead after a change
@@ -90,8 +90,9 @@ class PromptQuestion:
     """A prompt, its answer, and changes of one place after which the model answers otherwise."""
 
     prompt: str
-    answer: str  # the first token of it, which is explained
+    answer: str  # the first token of it
     word: str  # all of it
+    tokens: tuple[int, ...]  # of all of it, but for what wrong answers begin with as well
     probability: float  # of all of it
     rank: int  # of its first token among all, from 1
     says: str  # the likeliest token
@@ -110,6 +111,12 @@ class PromptQuestion:
             for change in self.changes
         ]
 
+    def task(self, tokenizer: Any) -> PairsTask:
+        """The changes as a task, in which all tokens of the answer count."""
+        if len(self.tokens) > 1:
+            return SpelledTask(self.pairs, tokenizer, self.tokens)
+        return PairsTask(self.pairs, tokenizer)
+
     @property
     def sentences(self) -> list[str]:
         """What the model says, what that hangs on, and what is changed."""
@@ -118,8 +125,6 @@ class PromptQuestion:
             says += f", as in {self.says_word!r}"
         if self.word != self.says_word:
             says += f"; {self.word!r} has {self.probability:.1%}, rank {self.rank}"
-            if self.word != self.answer:
-                says += f", and {self.answer!r} is explained"
         changes = [f"{change.text.strip()} ({change.word.strip()})" for change in self.changes]
         if len(changes) > SHOWN:
             changes = [*changes[:SHOWN], f"{len(changes) - SHOWN} more"]
@@ -203,6 +208,7 @@ def ask(
         prompt=prompt,
         answer=asking.written([right]),
         word=asking.written(tokens),
+        tokens=tuple(tokens),
         probability=asking.probability(tokens),
         rank=1 + int((asking.logits > asking.logits[right]).sum()),
         says=asking.written([says]),

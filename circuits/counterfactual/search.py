@@ -26,6 +26,7 @@ from retrieval_interp.circuits.circuit import Circuit
 from retrieval_interp.circuits.counterfactual.mechanism import Patch
 from retrieval_interp.circuits.counterfactual.units import (
     LEVELS,
+    PROBABILITY,
     Estimates,
     MetricTask,
     Unit,
@@ -78,17 +79,20 @@ class Recovery:
     def check_gap(self) -> None:
         """Check that the counterfactual takes away a part of what the model knows.
 
-        That is the loss of knowing nothing minus its own, or else the metric of the intact model.
+        That is the loss of knowing nothing minus its own, or else the metric of the intact model;
+        of a log probability a nat.
         """
         task, intact, nothing = self.scorer.task, self.intact, self.nothing
-        knows = abs(float(intact.mean()))
-        if isinstance(task, MetricTask) and task.is_loss:
+        knows, rule = abs(float(intact.mean())), "a tenth of what the model knows"
+        if isinstance(task, MetricTask) and task.measures == PROBABILITY:
+            knows, rule = 1.0, "a tenth of a nat"
+        elif isinstance(task, MetricTask) and task.is_loss:
             blind = uninformed_loss(self.model, task.task, self.batch, self.scorer.each)
             knows = blind.loss + float(intact.mean())
         errors, part = 2 * standard_error(intact - nothing), _LEAST * knows
         if self.gap > max(errors, part):
             return
-        least, rule, advice = part, "a tenth of what the model knows", "use another counterfactual"
+        least, advice = part, "use another counterfactual"
         if errors > part:
             least, rule = errors, "two standard errors of the fall"
             advice = "use more prompts or another counterfactual"

@@ -37,6 +37,8 @@ from retrieval_interp.tasks.task import Attended, Outputs
 SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)  # of the way from the counterfactual to the prompt
 LEVELS = ("heads", "rows", "paths")
 LOGITS = "logit difference"
+PROBABILITY = "log probability"
+METRICS = {"log_probabilities": PROBABILITY, "logit_differences": LOGITS}  # of tasks
 GRAPH = 500_000_000  # numbers that a backward pass may keep
 Metric = Callable[[Outputs, Batch], Float[Tensor, " batch"]]
 Paths = tuple[RolePath, ...]
@@ -123,15 +125,17 @@ def _by_head(units: Iterable[Unit]) -> dict[Head, tuple[Paths, tuple[int, ...], 
 class MetricTask(Task):
     """A task whose loss is minus a metric, so that all that measures losses measures it.
 
-    The metric is by default the logit difference, where the task has one, or else minus the loss.
+    The metric is by default the log probability or the logit difference, where the task has one, or
+    else minus the loss.
     """
 
     loss_name = "share lost"
 
     def __init__(self, task: Task, metric: Metric | None = None):
-        self.task, self._metric = task, metric or getattr(task, "logit_differences", None)
+        named = next((name for name in METRICS if hasattr(task, name)), "")
+        self.task, self._metric = task, metric or getattr(task, named, None)
         self.is_loss = self._metric is None
-        self.measures = "metric" if metric else task.loss_name if self.is_loss else LOGITS
+        self.measures = "metric" if metric else METRICS.get(named, task.loss_name)
         self.role_names, self.answer_roles = tuple(task.role_names), task.answer_roles
         self.vocabulary, self.answer_role = task.vocabulary, task.answer_role
         self.role_labels, self.role_symbols = task.role_labels, task.role_symbols

@@ -93,7 +93,7 @@ def why(
         limit = math.inf if time is None else time
         with measuring(model):
             question = ask(model, what, answer, wrong, place, seed, limit, progress)
-        task = _pairs(model, question.pairs)
+        task = question.task(model.tokenizer)
     measured, device = MetricTask(task, metric), next(model.parameters()).device
 
     def draw(count: int, split: Split) -> tuple[Batch, Batch]:

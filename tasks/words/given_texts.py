@@ -156,6 +156,7 @@ class PairsTask(text_task.AnswerTask):
 
     loss_meaning = "cross entropy between the answers and the wrong ones, in nats"
     fixed = True
+    n_behind = 0  # tokens behind END
 
     def __init__(self, pairs: Sequence[Pair], tokenizer: Any):
         super().__init__(tokenizer)
@@ -225,7 +226,8 @@ class PairsTask(text_task.AnswerTask):
             word if plain.count(word) == 1 and not _TAKEN.fullmatch(word) else f"{word}@{place}"
             for word, place in zip(plain, self._places)
         ]
-        self.role_names = (*names[:-1], text_task.END)
+        names[-1 - self.n_behind] = text_task.END
+        self.role_names = tuple(names)
         self.role_labels = self.role_symbols = tuple(
             name if not word else repr(word) if words.count(word) == 1 else f"{word!r} {name}"
             for word, name in zip(words, self.role_names)
@@ -264,3 +266,47 @@ class PairsTask(text_task.AnswerTask):
         prompts = zip(batch.inputs.tolist(), batch.roles[:, 0, -1].tolist())
         rows = [others[tuple(ids[: end + 1])] + ids[end + 1 :] for ids, end in prompts]
         return replace(batch, inputs=torch.tensor(rows, device=batch.inputs.device))
+
+
+class SpelledTask(PairsTask):
+    """All tokens of one answer after prompts, each asked for after those before it.
+
+    The answer but for its last token stands behind both prompts of each pair.
+
+    Args:
+        pairs: the prompts; their answers say what they all begin with.
+        tokenizer: as of `PairsTask`.
+        answer: the answer's tokens, from the first that differs from the wrong answers' on.
+    """
+
+    loss_meaning = "cross entropy of all tokens of the answer together, in nats"
+
+    def __init__(self, pairs: Sequence[Pair], tokenizer: Any, answer: Sequence[int]):
+        self.answer, self.n_behind = list(answer), len(answer) - 1
+        super().__init__(pairs, tokenizer)
+        n_roles = len(self.role_names)
+        self.answer_roles = tuple(range(n_roles - len(answer), n_roles))
+
+    def _tokens(self, pair: Pair) -> tuple[text_task.Tokens, list[int]]:
+        clean, corrupt = super()._tokens(pair)
+        behind = self.answer[:-1]
+        return clean._replace(prompt=[*clean.prompt, *behind]), [*corrupt, *behind]
+
+    def batch(self, tokens: Sequence[text_task.Tokens], device: Device = "cpu") -> Batch:
+        batch = super().batch(tokens, device)
+        targets = batch.inputs.new_tensor(self.answer).expand(len(batch), -1)
+        return replace(batch, targets=targets)
+
+    def example_losses(self, outputs: Outputs, batch: Batch) -> Float[Tensor, "batch 1"]:
+        """Minus the log probability of the whole answer, in nats."""
+        return -self.log_probabilities(outputs, batch)[:, None]
+
+    def log_probabilities(self, outputs: Outputs, batch: Batch) -> Float[Tensor, " batch"]:
+        """The log probability of the whole answer, in nats."""
+        logits = self.answers(outputs, batch)[:, 0].float().log_softmax(-1)
+        return logits.gather(-1, batch.targets[..., None]).sum((1, 2))
+
+    def accuracy(self, outputs: Outputs, batch: Batch) -> float:
+        """How often every token of the answer is the likeliest."""
+        likeliest = self.answers(outputs, batch)[:, 0].argmax(-1)
+        return float((likeliest == batch.targets).all(1).float().mean())
