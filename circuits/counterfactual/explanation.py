@@ -254,9 +254,13 @@ class Explanation:
         if score.origin is not None and abs(score.what) > abs(score.where):
             sentences.append(self._made(score.origin, path))
         if score.enables:
+            paths = [enabled.path for enabled in score.enables]
+            alike = Counter((path.head, path.path.src) for path in paths)
+            several = {path for path in paths if alike[path.head, path.path.src] > 1}
             later = ", ".join(
-                f"{enabled.path.head} to {labels[enabled.path.path.src]} ({enabled.text})"
-                for enabled in score.enables
+                f"{path.head} {f'from {labels[path.path.dest]} ' * (path in several)}"
+                f"to {labels[path.path.src]} ({enabled.text})"
+                for path, enabled in zip(paths, score.enables)
             )
             sentences.append(f"It enables {later}.")
         return " ".join(sentences)
