@@ -9,8 +9,8 @@
    is asked about only by name.
 3. At the places on which most hangs many changes are tried. One fits if it turns the answer (a
    token of the kind, less likely before but in play, is now more likely) and the prompt is hardly
-   less likely. The place is asked about where most fit. Where few fit, as in a rare name, tokens of
-   the same form are drawn at random.
+   less likely. The first place is asked about where enough fit and lead to different answers.
+   Where few fit, as in a rare name, tokens of the same form are drawn at random.
 
 Of a changed prompt only the positions from the change on are run, after the keys and values of the
 prompt itself, where the model is a bridge to one of Hugging Face.
@@ -48,7 +48,7 @@ IN_PLAY = 300  # first tokens among which another answer is before the change
 FIRST = 4  # neighbours, and predictions, that are tried at every place
 MANY = 32  # the same, at the place that is asked about
 CHANGES = 16  # that are used: half decide, half confirm
-ENOUGH = 4  # changes that fit, or else random ones are tried
+ENOUGH = 4  # changes that fit, or else random ones are tried; and answers that they lead to
 LESS_LIKELY = 8.0  # nats by which the prompt may be less likely after a change
 PLACES = 12  # that are tried; in a longer prompt those with the largest gradients
 NEXT = 3  # places at most at which many changes are tried, if as much as ...
@@ -186,7 +186,12 @@ def ask(
     for near_first in [place for place in first if place.falls >= enough][:NEXT]:
         if not tried or monotonic() < asking.until:
             tried.append((asking.changes(near_first, right, kind), near_first))
-    turned, best = max(tried, key=lambda pair: min(len(pair[0]), CHANGES // 2))
+
+    def enough_fit(pair: tuple[list[_Turned], Place]) -> tuple[int, int]:
+        different = {change.wrong for change in pair[0]}
+        return min(len(different), ENOUGH), min(len(pair[0]), CHANGES // 2)
+
+    turned, best = max(tried, key=enough_fit)
     at_random = False
     if len(turned) < ENOUGH:
         drawn = asking.changes(first[0], right, kind, random.Random(seed))
