@@ -131,7 +131,7 @@ class PromptQuestion:
         drawn = "tokens drawn at random, " if self.at_random else ""
         put = f"in place of {self.place.text.strip()!r} come {drawn}{listed(changes, 'and')}"
         first = sorted(self.places, key=lambda place: -place.falls)[:3]
-        falls = [f"{x.text.strip()!r} ({x.falls:.1f})" for x in first if x.falls > 0]
+        falls = [f"{(x.text.strip() or x.text)!r} ({x.falls:.1f})" for x in first if x.falls > 0]
         if len(self.places) == 1 or not falls:
             return [f"{says}.", f"{put[0].upper()}{put[1:]}."]
         return [f"{says}.", f"That hangs on {listed(falls, 'and')}, in nats; {put}."]
