@@ -149,7 +149,7 @@ def test_a_click_on_a_token_asks_about_it(tmp_path, width):
 def why_page(tmp_path_factory):
     folder = tmp_path_factory.mktemp("why")
     model = untrained_bridge("llama", folder / "model")
-    found = ri.why(model, SENTENCE, " store", controls=0, upto="rows")
+    found = ri.why(model, SENTENCE, " drink", controls=0, upto="rows")
     return found, ri.why_view(found, model).save_html(folder / "why.html")
 
 

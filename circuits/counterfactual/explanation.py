@@ -503,7 +503,7 @@ def _unit_scores(
         scores.append(score)
         yield score
     sight = Sight(search.model, batch[:_SEEN], recovery.keeping(units), task.answer_roles)
-    for score in progress(_most_telling(scores), "where or what, and what they enable"):
+    for score in progress(_most_telling(scores), "where or what, and for whom"):
         others = [kept for kept in units if kept != score.unit]
         yield replace(
             score,
