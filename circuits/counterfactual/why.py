@@ -71,8 +71,9 @@ def why(
         time: seconds that all may take, besides what has to be run once. Then the best circuit so
             far is reported, and what was not measured is said.
         controls: random sets of as many units, for each level.
-        metric: of each example, from outputs and batch; by default the logit difference, or minus
-            the loss where a task has none.
+        metric: of each example, from outputs and batch; by default the logit difference, the log
+            probability of a prompt's answer of several tokens, or minus the loss where a task has
+            neither.
         patch: what is taken from the counterfactual where nothing is kept: whole paths (`z`,
             activation patching at `hook_z`), attention alone (`pattern`), or values alone (`v`).
         progress: wraps an iterable to show a bar.

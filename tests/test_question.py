@@ -1,0 +1,145 @@
+"""What the answer to a prompt hangs on, and changes that turn it."""
+
+import random
+
+import pytest
+import torch
+
+import retrieval_interp as ri
+from retrieval_interp.circuits.counterfactual.mechanism import with_counterfactual
+from retrieval_interp.circuits.counterfactual.question import _Asking, ask
+from retrieval_interp.circuits.counterfactual.search import Recovery
+from retrieval_interp.circuits.counterfactual.units import MetricTask
+from retrieval_interp.tasks import InputError
+from tests.oracles import FAMILIES, SENTENCE, untrained_bridge
+
+
+@torch.no_grad()
+def test_changes_of_one_token_turn_the_answer(tmp_path):
+    model = untrained_bridge("llama", tmp_path)
+    begin = [model.tokenizer.bos_token_id]
+
+    def read(text):
+        return model.tokenizer(text, add_special_tokens=False)["input_ids"]
+
+    def logits(text):
+        return model(torch.tensor([begin + read(text)]))[0, -1]
+
+    before, ids = logits(SENTENCE), read(SENTENCE)
+    words = {text: read(f"to{text}")[-1] for text in (" Mary", " John", " When", " store")}
+    answer = max(words, key=lambda text: float(before[words[text]]))
+    likeliest, question = words[answer], ask(model, SENTENCE, answer)
+    assert question.answer == answer and question.rank == int((before >= before[likeliest]).sum())
+    assert question.says == model.tokenizer.decode([int(before.argmax())])
+    assert question.probability == pytest.approx(float(before.softmax(0)[likeliest]), rel=1e-4)
+    assert question.changes
+    assert all(weight.grad is None for weight in model.parameters())
+    strongest = max(question.places, key=lambda place: place.falls)
+    assert (
+        f"That hangs on {strongest.text.strip()!r} ({strongest.falls:.1f})" in question.sentences[1]
+    )
+    for change in question.changes:
+        changed = read(change.prompt)
+        differ = [n for n, (a, b) in enumerate(zip(ids, changed)) if a != b]
+        assert {*differ} <= {*range(question.place.start, question.place.stop)} and differ
+        assert len(ids) == len(changed) and change.word.startswith(change.wrong)
+        after, wrong = logits(change.prompt), read(SENTENCE + change.wrong)[-1]
+        assert before[wrong] < before[likeliest] and after[wrong] > after[likeliest]
+    # Of a named place as much is said as before, and a wrong answer that is given leads.
+    first = question.places[0]
+    assert ask(model, SENTENCE, answer, place=first.text).places[0].falls == pytest.approx(
+        first.falls
+    )
+    late = ask(model, SENTENCE, answer, place=question.place.text, time=0.0)
+    assert len(late.changes) == 2 and late.changes == question.changes[:2]
+    # Of an answer of several tokens, and of words that stand together, all tokens count.
+    answer_ids, row = read(f"to{answer}{answer}")[1:], begin + ids
+    said = 1.0
+    for token in answer_ids:
+        said *= float(model(torch.tensor([row]))[0, -1].softmax(0)[token])
+        row = [*row, token]
+    both = ask(model, SENTENCE, answer + answer, place="to the store")
+    assert both.word == answer + answer and both.answer == answer
+    assert both.probability == pytest.approx(said, rel=1e-3)
+    assert (both.place.text.strip(), both.place.stop - both.place.start) == ("to the store", 3)
+    wrong = question.changes[0].wrong.strip()
+    given = ask(model, SENTENCE, answer, wrong, place=question.place.text)
+    assert {change.wrong.strip() for change in given.changes} == {wrong}  # with a blank or without
+    # What both answers begin with goes behind the prompt: the first token that differs is asked.
+    behind = ask(model, f"{SENTENCE} to", answer)
+    wrong, place = behind.changes[0].wrong, behind.place.text
+    behind = ask(model, f"{SENTENCE} to", answer, wrong, place)
+    begun = ask(model, SENTENCE, f" to{answer}", f" to{wrong}", place)
+    assert begun.answer == begun.word == f" to{answer}" and begun.prompt == SENTENCE
+    assert [change.text for change in begun.changes] == [change.text for change in behind.changes]
+    assert {change.wrong for change in begun.changes} == {f" to{wrong}"}
+    batch = ri.PairsTask(begun.pairs, model.tokenizer).sample(1)
+    assert batch.inputs[0].tolist() == begin + read(f"{SENTENCE} to")
+    task = ri.PairsTask(question.pairs, model.tokenizer)
+    batch, others = task.with_others(2, split="test")
+    for row, other, change in zip(batch.inputs, others.inputs, question.changes[1::2]):
+        assert row.tolist() == begin + ids and other.tolist() == begin + read(change.prompt)
+
+
+@torch.no_grad()
+def test_all_tokens_of_an_answer_count(tmp_path):
+    model = untrained_bridge("llama", tmp_path)
+    begin, read = [model.tokenizer.bos_token_id], model.tokenizer
+    row = begin + read(SENTENCE, add_special_tokens=False)["input_ids"]
+    before = model(torch.tensor([row]))[0, -1]
+    words = " Mary", " John", " When", " store"
+    answer = 2 * max(words, key=lambda word: float(before[read(f"to{word}")["input_ids"][-1]]))
+    row += read(f"to{answer}", add_special_tokens=False)["input_ids"][1:]
+    question = ask(model, SENTENCE, answer)
+    task = question.task(model.tokenizer)
+    assert list(question.tokens) == row[-2:] and question.word == answer
+    assert task.role_names[-2] == "END" and len(task.answer_roles) == 2
+
+    def by_hand(prompt):
+        row = begin + read(f"{prompt}{answer}", add_special_tokens=False)["input_ids"]
+        logits = model(torch.tensor([row]))[0].log_softmax(-1)
+        return logits[-3, row[-2]] + logits[-2, row[-1]]
+
+    batch, others = task.with_others(2, split="test")
+    recovery = Recovery(model, MetricTask(task), with_counterfactual(model, batch, others))
+    assert recovery.scorer.task.measures == "log probability"
+    here = by_hand(SENTENCE).expand(2)
+    there = torch.stack([by_hand(change.prompt) for change in question.changes[1:4:2]])
+    torch.testing.assert_close(recovery.intact, here, atol=1e-4, rtol=1e-5)
+    # What stands behind the change is the same, so nothing kept is the run on the changed prompt.
+    torch.testing.assert_close(recovery.nothing, there, atol=1e-4, rtol=1e-5)
+    torch.testing.assert_close(task.example_losses(model(batch.inputs), batch)[:, 0], -here)
+    logits = torch.zeros(2, batch.inputs.shape[1], model.cfg.d_vocab)
+    logits[:, -2, row[-2]] = logits[:, -1, row[-1]] = 1.0
+    assert task.accuracy(logits, batch) == 1.0
+    logits[0, -2, row[-2]] = -1.0  # one token of one example
+    assert task.accuracy(logits, batch) == 0.5
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@torch.no_grad()
+def test_changed_prompts_have_the_logits_of_whole_runs(tmp_path, family):
+    model = untrained_bridge(family, tmp_path)
+    asking = _Asking(model, SENTENCE)
+    assert len(asking.kept) == model.cfg.n_layers  # that bridges go on after keys and values
+    for span in (range(1, 2), range(5, 8)):
+        rows = asking.candidates(span, 4) + asking.drawn(span, 4, random.Random(0))
+        whole = model(torch.tensor([asking.begin + row for row in rows]))
+        for first in (-1, 0, span.start - 1):
+            logits = torch.cat(list(asking._run(rows, first)))
+            torch.testing.assert_close(logits, whole[:, -logits.shape[1] :], atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "how", "message"),
+    [
+        (f"{SENTENCE} ", {}, "expected no blank at the end"),
+        (SENTENCE * 40, {}, "expected at most the model's 64 tokens, found"),
+        (SENTENCE, {"answer": " Mary", "wrong": "Mary"}, "expected another wrong answer"),
+        (SENTENCE, {"place": "nowhere"}, "place: expected words of"),
+        ("", {}, "expected words, found ''"),
+    ],
+)
+def test_prompts_that_cannot_be_asked_about_are_refused(tmp_path, prompt, how, message):
+    with pytest.raises(InputError, match=message):
+        ask(untrained_bridge("gpt2", tmp_path), prompt, **how)
