@@ -118,7 +118,7 @@ class Explanation:
     batch: Batch  # on which everything was measured
     other: Batch  # the counterfactual prompts
     patch: Patch  # what was taken from the counterfactual prompts
-    metric: str  # the logit difference, the task's loss (then minus it), or the caller's metric
+    metric: str  # logit difference, log probability, the task's loss (then minus it), or "metric"
     keep: float  # the share that was asked for
     intact: Measured  # the metric
     nothing: Measured  # the metric where nothing is kept
@@ -130,7 +130,7 @@ class Explanation:
     circuit: Circuit  # of the last level
     decided_on: int  # examples
     on_the_same: bool  # whether it was found and measured on the same examples
-    runs: int
+    runs: int  # of all prompts; those of 8 or 16 come on top
     unfinished: str  # why the search ended early, or found no more levels
     question: PromptQuestion | None = None  # what the answer of a single prompt hangs on
 
