@@ -65,6 +65,10 @@ def test_changes_of_one_token_turn_the_answer(tmp_path):
     wrong = question.changes[0].wrong.strip()
     given = ask(model, SENTENCE, answer, wrong, place=question.place.text)
     assert {change.wrong.strip() for change in given.changes} == {wrong}  # with a blank or without
+    token = read(f"{SENTENCE}{given.wrong.word}")[len(ids)]
+    assert given.wrong.probability == pytest.approx(float(before.softmax(0)[token]), rel=1e-3)
+    assert given.wrong.rank == int((before >= before[token]).sum())
+    assert f"rank {given.wrong.rank}" in given.sentences[0]
     # What both answers begin with goes behind the prompt: the first token that differs is asked.
     behind = ask(model, f"{SENTENCE} to", answer)
     wrong, place = behind.changes[0].wrong, behind.place.text

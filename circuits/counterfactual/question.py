@@ -71,6 +71,14 @@ class Change(NamedTuple):
     prompt: str
 
 
+class Wrong(NamedTuple):
+    """A wrong answer that is given: how likely all of it is after the prompt as it is."""
+
+    word: str
+    probability: float
+    rank: int  # of its first token among all, from 1
+
+
 @dataclass(frozen=True)
 class Place:
     """A word of a prompt, its tokens start .. stop-1, and how much the answer hangs on it.
@@ -102,6 +110,7 @@ class PromptQuestion:
     place: Place  # that is asked about
     changes: tuple[Change, ...]
     at_random: bool  # whether the tokens put there mean nothing
+    wrong: Wrong | None = None
 
     @property
     def pairs(self) -> list[Pair]:
@@ -125,6 +134,8 @@ class PromptQuestion:
             says += f", as in {self.says_word!r}"
         if self.word != self.says_word:
             says += f"; {self.word!r} has {self.probability:.1%}, rank {self.rank}"
+        if self.wrong is not None:
+            says += "; {!r} has {:.1%}, rank {}".format(*self.wrong)
         changes = [f"{change.text.strip()} ({change.word.strip()})" for change in self.changes]
         if len(changes) > SHOWN:
             changes = [*changes[:SHOWN], f"{len(changes) - SHOWN} more"]
@@ -164,7 +175,7 @@ def ask(
     """
     asking = _Asking(model, prompt, time)
     tokens = asking.answer_tokens(answer) if answer else [int(asking.logits.argmax())]
-    kind = [] if wrong else asking.kind(tokens[0])
+    kind, said_wrong = [] if wrong else asking.kind(tokens[0]), None
     if wrong:
         other = asking.answer_tokens(wrong)
         shorter = min(len(tokens), len(other))
@@ -173,7 +184,8 @@ def ask(
             raise InputError(f"expected another wrong answer than the answer, found {wrong!r:.40}")
         asking.go_on(tokens[:same])
         tokens = tokens[same:]
-        kind = [tokens[0], other[same]]
+        kind, likely = [tokens[0], other[same]], asking.probability(other[same:])
+        said_wrong = Wrong(asking.written(other[same:]), likely, asking.rank(other[same]))
     right = tokens[0]
     places = list[Place]()
     for span in progress(asking.places(right, kind, place), "what the answer hangs on"):
@@ -215,7 +227,7 @@ def ask(
         word=asking.written(tokens),
         tokens=tuple(tokens),
         probability=asking.probability(tokens),
-        rank=1 + int((asking.logits > asking.logits[right]).sum()),
+        rank=asking.rank(right),
         says=asking.written([says]),
         says_word=asking.written(said),
         says_probability=float(asking.logits.softmax(0)[says]),
@@ -231,6 +243,7 @@ def ask(
             for (row, token), word in zip(turned, words)
         ),
         at_random=at_random,
+        wrong=said_wrong,
     )
 
 
@@ -502,6 +515,10 @@ class _Asking:
         row = [*self.ids, *answer]
         (logits,) = self._run([row], len(self.ids) - 1)
         return math.exp(self._likely(logits[0], row))
+
+    def rank(self, token: int) -> int:
+        """Of a token after the prompt, from 1."""
+        return 1 + int((self.logits > self.logits[token]).sum())
 
     # Runs
 
