@@ -11,14 +11,12 @@ T = TypeVar("T")
 def progress_bar(items: Iterable[T], what: str) -> Iterable[T]:
     """Show a bar on a terminal or in a notebook, and nothing elsewhere.
 
-    For a search it is a line that says what is tried, the best circuit so far, and the time.
+    For a search (of which `yields_states` is true) it is a line that says what is tried, the best
+    circuit so far, and the time.
     """
     from tqdm.auto import tqdm
 
-    from retrieval_interp.circuits.counterfactual.search import KeepSearch
-    from retrieval_interp.circuits.discovery.search import Search
-
-    if isinstance(items, (Search, KeepSearch)):
+    if getattr(items, "yields_states", False):
         return search_line(items, what)
     bar: Iterable[T] = tqdm(items, desc=what, leave=False, disable=_hidden(), dynamic_ncols=True)
     return bar

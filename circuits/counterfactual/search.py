@@ -169,6 +169,8 @@ class KeepSearch:
     the prompts themselves, for what is said of the result.
     """
 
+    yields_states = True  # texts to show while it goes on (`progress_bar`)
+
     def __init__(
         self,
         model: Any,

@@ -144,6 +144,8 @@ class Search:
         needed: sets of paths of the intact model, of each of which it needs one.
     """
 
+    yields_states = True  # texts to show while it goes on (`progress_bar`)
+
     def __init__(
         self,
         model: Any,
