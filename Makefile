@@ -1,6 +1,7 @@
 # make demo   install, then find the circuit of the shipped checkpoint (offline after installing)
 # make test   install, then lint, type check and run the tests
-#             (test-all: also those that take long or start a cluster;
+#             (test-all: also those that take long or start a cluster, and, in .venv-4, those
+#             that need no HookedTransformer with TransformerLens 4;
 #             BROWSER=install also installs Debian's chromium for the browser tests)
 # make docs   build the pages with the API reference into site/ (offline after installing)
 # make gallery  draw the pictures of docs/gallery.md again (needs chromium; 4 minutes, and 20 more
@@ -13,7 +14,7 @@ RUN := $(VENV)/bin/python
 PYTEST := OMP_WAIT_POLICY=PASSIVE $(RUN) -m pytest -n auto --maxprocesses 4 --dist loadfile -rs
 INSTALLED := $(VENV)/.installed
 
-.PHONY: demo test test-all docs gallery bench clean chromium
+.PHONY: demo test test-4 test-all docs gallery bench clean chromium
 DOCS := $(VENV)/.docs-installed
 
 demo: $(INSTALLED)
@@ -25,8 +26,21 @@ test: $(INSTALLED) chromium
 	$(RUN) -m mypy
 	$(PYTEST) -m 'not slow and not cluster'
 
-test-all: $(INSTALLED) chromium
+test-all: $(INSTALLED) chromium test-4
 	$(PYTEST)
+
+# The lock of requirements is the same but for TransformerLens.
+HOOKED := oracles|transformer_lens|models.transformer|built_by_hand|tests.elsewhere|examples
+test-4: $(VENV)-4/.installed
+	OMP_WAIT_POLICY=PASSIVE $(VENV)-4/bin/python -m pytest -n auto --maxprocesses 4 \
+	  --dist loadfile -m 'not slow and not cluster' $$(grep -LE '$(HOOKED)' tests/test_*.py)
+
+$(VENV)-4/.installed: pyproject.toml constraints.txt
+	test -x $(VENV)-4/bin/python || $(PYTHON) -m venv $(VENV)-4
+	sed 's/^transformer-lens==.*/transformer-lens==4.3.0/' constraints.txt > $(VENV)-4/constraints.txt
+	$(VENV)-4/bin/python -m pip install --quiet --no-compile --disable-pip-version-check \
+	  -c $(VENV)-4/constraints.txt --editable '.[test]'
+	touch $@
 
 # Without it the browser tests are skipped and say so.
 chromium:
@@ -61,4 +75,4 @@ $(INSTALLED): pyproject.toml constraints.txt
 	touch $@
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info report.html site
+	rm -rf $(VENV) $(VENV)-4 build dist *.egg-info report.html site

@@ -1,10 +1,11 @@
-"""Seconds per training step: this project's compiled hooked model against hand-written PyTorch.
+"""Seconds per training step: a compiled HookedTransformer against the same without hook points.
 
     python benchmarks/training_step.py [--presets transformer-a ...]
 
-Both are compiled, and TransformerLens's own HookedTransformer (stock) is not (docs/speed.md). A
-step is what training does: forward in the preset's precision, loss, backward, AdamW; the process
-keeps freed memory, as there. The ratio has quartiles over the rounds.
+The second (plain) is what is trained with TransformerLens 4, and both are compiled;
+TransformerLens's own HookedTransformer (stock) is not (docs/speed.md). A step is what training
+does: forward in the preset's precision, loss, backward, AdamW; the process keeps freed memory, as
+there. The ratio has quartiles over the rounds.
 """
 
 import argparse
@@ -14,48 +15,16 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from measure import Rows, benchmark, median_ratio, timed
 from torch import Tensor, nn
 
 import retrieval_interp as ri
+from retrieval_interp.circuits.models.either import hooked_model
+from retrieval_interp.model import initial_weights
 from retrieval_interp.training import compiled, keep_freed_memory, tf32
 from tests.oracles import stock_transformer
 
 Forward = Callable[[Tensor], Tensor]
-
-
-class PlainBlock(nn.Module):
-    def __init__(self, config: ri.ModelConfig):
-        super().__init__()
-        self.heads, width, inner = config.heads, config.d_model, config.heads * config.head_width
-        self.ln1 = nn.LayerNorm(width)
-        self.qkv, self.out = nn.Linear(width, 3 * inner), nn.Linear(inner, width)
-        layers = nn.Linear(width, 4 * width), nn.GELU("tanh"), nn.Linear(4 * width, width)
-        self.mlp = nn.Sequential(nn.LayerNorm(width), *layers) if config.mlp else None
-
-    def forward(self, x: Tensor) -> Tensor:
-        q, k, v = (
-            part.unflatten(-1, (self.heads, -1)).transpose(1, 2)
-            for part in self.qkv(self.ln1(x)).chunk(3, dim=-1)
-        )
-        attended = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-        x = x + self.out(attended.transpose(1, 2).flatten(2))
-        return x if self.mlp is None else x + self.mlp(x)
-
-
-class PlainTransformer(nn.Module):
-    """Plain PyTorch written by hand, nanoGPT style: fused attention, no hook points."""
-
-    def __init__(self, config: ri.ModelConfig, task: ri.RetrievalTask):
-        super().__init__()
-        self.read = nn.Linear(task.d_in, config.d_model, bias=False)
-        self.blocks = nn.Sequential(*(PlainBlock(config) for _ in range(config.layers)))
-        self.norm = nn.LayerNorm(config.d_model)
-        self.write = nn.Linear(config.d_model, task.d_out)
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        return self.write(self.norm(self.blocks(self.read(inputs))))
 
 
 def stock_like(model: Any) -> Any:
@@ -106,8 +75,8 @@ def compare(name: str, options: argparse.Namespace) -> dict[str, Any]:
     recipe = ri.PRESETS[name]
     if options.quick:
         recipe = replace(recipe, model=replace(recipe.model, layers=1), batch=8)
-    hooked = ri.build_model(recipe.model, recipe.task, 0, options.device)
-    plain = PlainTransformer(recipe.model, recipe.task).to(options.device)
+    plain = initial_weights(recipe.model, recipe.task, 0, recipe.init).to(options.device)
+    hooked = hooked_model(plain)
     batch = recipe.task.sample(recipe.batch, 0, options.device)
     stock, quick = stock_like(hooked), options.quick
     contenders = {

@@ -23,7 +23,7 @@ from retrieval_interp.circuits.circuit import Circuit
 from retrieval_interp.circuits.hooks import has_hooks, is_hooked_transformer, where_by_layer
 from retrieval_interp.circuits.mechanisms import ORIGINAL, Mechanism
 from retrieval_interp.circuits.models.contract import HookedModel
-from retrieval_interp.circuits.models.either import plain_weights
+from retrieval_interp.circuits.models.plain import PlainTransformer, norm
 from retrieval_interp.tasks import Batch
 
 SCORED_ROLE = 0
@@ -87,7 +87,7 @@ class RoleRuns:
 
     @torch.no_grad()
     def __init__(self, model: Any, batch: Batch):
-        self.model = model if is_hooked_transformer(model) else plain_weights(model)
+        self.model: Any = model if is_hooked_transformer(model) else PlainTransformer.of(model)
         self.cfg = model.cfg
         self.where = where_by_layer(model, batch)[0]
         self.positions = rearrange(batch.roles, "batch chain role -> batch (role chain)")
@@ -121,7 +121,7 @@ class RoleRuns:
         residual = (base.streams[-1] | changed[-1])[SCORED_ROLE]
         if self.cfg.normalization_type is not None:
             residual = norm(self.model.ln_final, residual)
-        outputs: Tensor = residual @ self.model.W_U + self.model.b_U
+        outputs: Tensor = residual @ self.model.unembed.W_U + self.model.unembed.b_U
         return outputs
 
     @torch.no_grad()
@@ -255,10 +255,3 @@ class RoleRuns:
         for place, dest in enumerate(dests):
             for src in row[dest].cut.intersection(sources):
                 by_role[:, place, :, sources.index(src)].masked_fill_(same, 0.0)
-
-
-def norm(layer_norm: Any, x: Tensor) -> Tensor:
-    """TransformerLens's layer norm in one fused step, without its hooks."""
-    if isinstance(layer_norm, torch.nn.Identity):
-        return x
-    return F.layer_norm(x, x.shape[-1:], layer_norm.w, layer_norm.b, layer_norm.eps)

@@ -1,16 +1,17 @@
 """Building the models to train: GPT-2 blocks over continuous vectors or tokens (section 7.1)."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from torch import nn
 
+from retrieval_interp.circuits.models.contract import HookedModel
+from retrieval_interp.circuits.models.either import hooked_model, plain_transformer
+from retrieval_interp.circuits.models.plain import PlainTransformer
 from retrieval_interp.config import Init, ModelConfig
 from retrieval_interp.tasks import TokenTask, TrainingTask
 from retrieval_interp.tasks.training_task import BEGIN
-
-if TYPE_CHECKING:
-    from retrieval_interp.circuits.models.transformer import Transformer
 
 
 def build_model(
@@ -19,11 +20,11 @@ def build_model(
     seed: int = 0,
     device: str | torch.device = "cpu",
     init: Init = "gpt2",
-) -> "Transformer":
+) -> HookedModel:
     """A freshly initialized model for a task; the same seed gives the same weights on any device.
 
     For a task on tokens it has a tokenizer of the task's words, and a learned positional embedding
-    that starts as sinusoids. It needs TransformerLens 3.
+    that starts as sinusoids. It is a HookedTransformer, or with TransformerLens 4 a bridge.
 
     Args:
         config: sizes of the model.
@@ -34,46 +35,50 @@ def build_model(
             or `linear`, PyTorch's for linear layers (uniform within 1 / sqrt(inputs)) and for
             embeddings of words (standard normal). Biases are zero.
     """
-    import retrieval_interp.circuits.models.transformer as transformer
+    weights = initial_weights(config, task, seed, init).to(device)
+    return hooked_model(weights, tokenizer_of(task))
 
-    cfg = transformer.HookedTransformerConfig(
+
+@torch.no_grad()
+def initial_weights(
+    config: ModelConfig, task: TrainingTask, seed: int, init: Init
+) -> PlainTransformer:
+    """The weights of `build_model`, drawn in the order in which a HookedTransformer draws them."""
+    plain = empty_weights(config, task)
+    weights = {name: weight for name, weight in plain.named_parameters() if ".W_" in name}
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        for weight in weights.values():
+            nn.init.normal_(weight, std=0.8 / config.d_model**0.5)
+        position = weights.pop("pos_embed.W_pos")
+        if isinstance(task, TokenTask):
+            position.copy_(task.position_encoding(config.d_model))
+        else:
+            position.zero_()
+        for name, weight in weights.items() if init == "linear" else ():
+            # W_O of all heads together is one linear layer into the residual stream.
+            together = name.endswith("W_O")
+            inputs = weight.shape[0] * weight.shape[1] if together else weight.shape[-2]
+            weight.uniform_(-(inputs**-0.5), inputs**-0.5)
+        if init == "linear" and isinstance(task, TokenTask):
+            plain.embed.W_E.normal_()
+    return plain
+
+
+def empty_weights(config: ModelConfig, task: TrainingTask) -> PlainTransformer:
+    """The weights of a model for a task, zeros at first."""
+    return plain_transformer(
+        not isinstance(task, TokenTask),
         n_layers=config.layers,
         n_heads=config.heads,
         d_model=config.d_model,
         d_head=config.head_width,
+        d_mlp=4 * config.d_model,
         n_ctx=task.n_positions,
         d_vocab=task.d_in,
         d_vocab_out=task.d_out,
         attn_only=not config.mlp,
-        act_fn="gelu_pytorch_tanh",  # GPT-2's gelu_new, fused
-        normalization_type="LN",
-        positional_embedding_type="standard",
-        default_prepend_bos=isinstance(task, TokenTask),
-        device="cpu",
     )
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        if isinstance(task, TokenTask):
-            model = transformer.Transformer(cfg, tokenizer_of(task))
-            model.pos_embed.W_pos.data.copy_(task.position_encoding(cfg.d_model))
-        else:
-            model = transformer.VectorTransformer(cfg)
-        if init == "linear":
-            _init_as_linear_layers(model)
-    model.to(device, print_details=False)
-    return model
-
-
-@torch.no_grad()
-def _init_as_linear_layers(model: "Transformer") -> None:
-    for name, weight in model.named_parameters():
-        kind = name.split(".")[-1]
-        if kind.startswith("W_") and kind != "W_pos":
-            # W_O of all heads together is one linear layer into the residual stream.
-            inputs = weight.shape[0] * weight.shape[1] if kind == "W_O" else weight.shape[-2]
-            weight.uniform_(-(inputs**-0.5), inputs**-0.5)
-    if not getattr(model, "reads_vectors", False):
-        model.embed.W_E.normal_()
 
 
 def tokenizer_of(task: TrainingTask) -> Any:

@@ -12,22 +12,20 @@ from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from einops import rearrange
 from jaxtyping import Int
 from torch import Tensor, nn
 
-from retrieval_interp.circuits.models.either import check_trainable
+from retrieval_interp.circuits.models.contract import HookedModel
+from retrieval_interp.circuits.models.either import has_hooked_transformer, hooked_model
 from retrieval_interp.config import Recipe
-from retrieval_interp.model import build_model
+from retrieval_interp.model import initial_weights, tokenizer_of
 from retrieval_interp.storage.checkpoint import RunFolder, read_metrics
 from retrieval_interp.tasks import InputError, InputWarning
 from retrieval_interp.tasks.structured import to_data
-
-if TYPE_CHECKING:
-    from retrieval_interp.circuits.models.transformer import Transformer
 
 
 def keep_freed_memory() -> None:
@@ -101,7 +99,7 @@ OnStep = Callable[[int, dict[str, Any] | None], None]
 class Trained:
     """The result of a run."""
 
-    model: "Transformer"  # in evaluation mode
+    model: HookedModel  # in evaluation mode
     record: dict[str, Any]  # the training record, as stored in checkpoints
     # A row per log step: step, train_loss, validation_loss, partial_losses, learning_rate, seconds.
     metrics: list[dict[str, Any]]
@@ -129,7 +127,8 @@ def train_model(
 ) -> Trained:
     """Train a model by a recipe, or resume the run in `out`.
 
-    It needs TransformerLens 3.
+    With TransformerLens 3 a HookedTransformer is trained; with version 4 the same weights without
+    hook points, which a bridge then gets.
 
     Args:
         recipe: task, model and optimization.
@@ -138,7 +137,6 @@ def train_model(
         compile: use `torch.compile`; if that fails, a warning says why and the run is eager.
         on_step: called after each step with the number of steps done and its metrics row, if any.
     """
-    check_trainable()
     where = choose_device(device)
     folder = RunFolder(Path(out), recipe) if out is not None else None
     with closing(folder) if folder else nullcontext():
@@ -149,7 +147,9 @@ def _train(
     recipe: Recipe, folder: RunFolder | None, device: torch.device, compile: bool, on_step: OnStep
 ) -> Trained:
     task, last = recipe.task, recipe.steps
-    model = build_model(recipe.model, task, recipe.seed, device, recipe.init)
+    model: Any = initial_weights(recipe.model, task, recipe.seed, recipe.init).to(device)
+    if has_hooked_transformer():
+        model = hooked_model(model, tokenizer_of(task))
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     optimizer = torch.optim.AdamW(trained, weight_decay=recipe.weight_decay, fused=True)
     start, seconds = folder.restore(model, optimizer) if folder else (0, 0.0)
@@ -213,6 +213,8 @@ def _train(
         if folder and (done % recipe.checkpoint_every == 0 or done == last):
             folder.save(done, seconds, model, optimizer, record | _result(metrics, done))
         on_step(done, row)
+    if not has_hooked_transformer():
+        model = hooked_model(model, tokenizer_of(task))
     return Trained(model.eval(), record | _result(metrics, last), metrics)
 
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from retrieval_interp import training
+from retrieval_interp.circuits.models.plain import PlainTransformer
 from retrieval_interp.commands.command import load_model
 from retrieval_interp.config import Recipe
 from retrieval_interp.model import ModelConfig, build_model
@@ -71,10 +72,10 @@ def test_bfloat16_rounds_matrix_products_and_nothing_that_is_kept():
 
 
 def test_training_equals_a_loop_written_by_hand():
-    """AdamW by its formulas, batches by their definition."""
+    """AdamW by its formulas, batches by their definition, and a model without hook points."""
     recipe = replace(TINY, steps=12, weight_decay=0.2)
-    trained = train_model(recipe, compile=False).model
-    model = build_model(recipe.model, recipe.task, recipe.seed)
+    trained = PlainTransformer.of(train_model(recipe, compile=False).model)
+    model = PlainTransformer.of(build_model(recipe.model, recipe.task, recipe.seed))
     kept = {n: p for n, p in model.named_parameters() if n != "pos_embed.W_pos"}
     first = {n: torch.zeros_like(p) for n, p in kept.items()}
     second = {n: torch.zeros_like(p) for n, p in kept.items()}

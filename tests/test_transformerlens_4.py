@@ -4,6 +4,8 @@ Its bridge and its checkpoint converter are the tests'.
 """
 
 import sys
+from contextlib import contextmanager, nullcontext
+from itertools import product
 from types import SimpleNamespace
 
 import pytest
@@ -11,7 +13,6 @@ import torch
 
 import retrieval_interp as ri
 from retrieval_interp.circuits.hooks import is_hooked_transformer
-from retrieval_interp.storage.checkpoint import save_checkpoint
 from retrieval_interp.storage.files import shipped_checkpoints
 from retrieval_interp.tasks import InputError
 from tests.oracles import as_bridge
@@ -25,22 +26,28 @@ def hooked():
     return {name: ri.load_checkpoint(name) for name in NAMES}
 
 
-@pytest.fixture
-def version_4(monkeypatch):
+@contextmanager
+def transformerlens_4():
     """TransformerLens 4, which lacks HookedTransformer and has a converter of checkpoints."""
     import transformer_lens
 
-    monkeypatch.setattr("retrieval_interp.circuits.models.either.version", lambda name: "4.3.0")
-    for name in ("HookedTransformer", "HookedTransformerConfig"):
-        monkeypatch.delattr(transformer_lens, name)
-        monkeypatch.setitem(sys.modules, f"transformer_lens.{name}", None)
-    monkeypatch.setitem(
-        sys.modules,
-        "transformer_lens.utilities.tl_checkpoint_conversion",
-        SimpleNamespace(convert_tl_checkpoint=as_bridge),
-    )
-    name = "retrieval_interp.circuits.models.transformer"  # may be loaded by now
-    monkeypatch.delitem(sys.modules, name, raising=False)
+    name = "retrieval_interp.circuits.models"
+    converter = SimpleNamespace(convert_tl_checkpoint=as_bridge)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(f"{name}.either.version", lambda name: "4.3.0")
+        for missing in ("HookedTransformer", "HookedTransformerConfig"):
+            patch.delattr(transformer_lens, missing)
+            patch.setitem(sys.modules, f"transformer_lens.{missing}", None)
+        home = "transformer_lens.utilities.tl_checkpoint_conversion"
+        patch.setitem(sys.modules, home, converter)
+        patch.delitem(sys.modules, f"{name}.transformer", raising=False)  # may be loaded by now
+        yield
+
+
+@pytest.fixture
+def version_4():
+    with transformerlens_4():
+        yield
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -72,20 +79,48 @@ def test_a_shipped_circuit_scores_the_same(version_4, without_type_checks, hooke
     assert scores[1] == pytest.approx(scores[0], abs=1e-5)
 
 
-NEEDED = r'expected transformer-lens 3.9 for .*, found 4.3.0; do `pip install "transformer-lens<4"`'
+def stop(step, row):
+    if step == 3:
+        raise KeyboardInterrupt
 
 
-def test_what_needs_a_hooked_transformer_says_so(version_4, tmp_path, run_command_in_process):
-    recipe = ri.Recipe(task=SMALL, steps=2)
-    with pytest.raises(InputError, match=NEEDED):
-        ri.train_model(recipe, tmp_path / "run", device="cpu")
-    with pytest.raises(InputError, match=NEEDED):
-        ri.build_model(ri.ModelConfig(), SMALL)
-    for command in (["train", "--preset", "small"], ["sweep", "--grid", "section7-ic"]):
-        done = run_command_in_process(*command, "--out", tmp_path / "run")
-        assert done.returncode == 2 and done.stderr.count("\n") == 1
-        assert "expected transformer-lens 3.9 for training" in done.stderr
-    assert not (tmp_path / "run").exists()
-    small = ri.load_checkpoint("small")
-    with pytest.raises(InputError, match=r"a HookedTransformer, .* \(VectorBridge"):
-        save_checkpoint(tmp_path / "x", small.model, small.task, small.config, {})
+@pytest.mark.parametrize("task", [SMALL, ri.KHopTask(hops=1)], ids=["vectors", "words"])
+def test_training_is_that_of_a_hooked_transformer(task, tmp_path):
+    """With either version alone, and resumed with the other: the same losses and outputs."""
+    sizes, every = ri.ModelConfig(layers=2, heads=2, d_model=8), 2
+    recipe = ri.Recipe(task, sizes, 6, 4, 16, log_every=every, checkpoint_every=every)
+    versions = {"3": nullcontext, "4": transformerlens_4}
+    trained, inputs = {}, task.sample(4, split="test").inputs
+    for begun, resumed in product("34", "34"):
+        run = tmp_path / (begun + resumed)
+        if begun != resumed:
+            with versions[begun](), pytest.raises(KeyboardInterrupt):
+                ri.train_model(recipe, run, "cpu", compile=False, on_step=stop)
+        with versions[resumed]():
+            trained[run] = ri.train_model(recipe, run, "cpu", compile=False)
+            opened = ri.load_checkpoint(run).model
+        for model in (opened, trained[run].model):
+            assert is_hooked_transformer(model) is (resumed == "3") and not model.training
+        with torch.no_grad():
+            torch.testing.assert_close(opened(inputs), trained[run].model(inputs))
+    first, *others = trained.values()
+    for other in others:
+        with torch.no_grad():
+            torch.testing.assert_close(
+                other.model(inputs), first.model(inputs), atol=1e-5, rtol=1e-5
+            )
+        for row, expected in zip(other.metrics, first.metrics, strict=True):
+            assert row["train_loss"] == pytest.approx(expected["train_loss"], rel=1e-5)
+            assert row["validation_loss"] == pytest.approx(expected["validation_loss"], rel=1e-5)
+
+
+def test_a_bridge_is_saved(version_4, tmp_path):
+    sizes = ri.ModelConfig(layers=1, heads=2, d_model=8)
+    made = ri.build_model(sizes, SMALL, seed=4)
+    ri.save_checkpoint(tmp_path / "x.safetensors", made, SMALL, sizes, {})
+    inputs = SMALL.sample(2).inputs
+    with torch.no_grad():
+        opened = ri.load_checkpoint(tmp_path / "x.safetensors").model
+        torch.testing.assert_close(opened(inputs), made(inputs))
+    with pytest.raises(InputError, match=r"a native bridge, found another model \(Linear"):
+        ri.save_checkpoint(tmp_path / "y", torch.nn.Linear(1, 1), SMALL, sizes, {})

@@ -1,4 +1,4 @@
-"""A HookedTransformer that trains faster and keeps every hook point of TransformerLens."""
+"""A HookedTransformer that trains faster and keeps every hook point; needs TransformerLens 3."""
 
 import warnings
 from typing import Any
@@ -8,17 +8,12 @@ import torch.nn.functional as F
 from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor
+from transformer_lens import HookedTransformer
+from transformer_lens import HookedTransformerConfig as HookedTransformerConfig
+from transformer_lens.components.attention import Attention as StockAttention
+from transformer_lens.components.transformer_block import TransformerBlock
 
-from retrieval_interp.circuits.models.either import check_trainable, embed_vectors
-
-try:
-    from transformer_lens import HookedTransformer
-    from transformer_lens import HookedTransformerConfig as HookedTransformerConfig
-    from transformer_lens.components.attention import Attention as StockAttention
-    from transformer_lens.components.transformer_block import TransformerBlock
-except ImportError:
-    check_trainable()
-    raise
+from retrieval_interp.circuits.models.plain import PlainTransformer, embed_vectors
 
 
 class Attention(StockAttention):
@@ -117,3 +112,22 @@ class VectorTransformer(Transformer):
     ) -> tuple[Float[Tensor, "batch pos d_model"], None, None, Tensor | None]:
         """Project the vectors into the residual stream."""
         return self.hook_embed(embed_vectors(input, self.W_E)), None, None, attention_mask
+
+
+def make_config(**sizes: Any) -> HookedTransformerConfig:
+    """The config of GPT-2 blocks of these sizes."""
+    # GPT-2's gelu_new, fused. The weights are loaded.
+    return HookedTransformerConfig(
+        act_fn="gelu_pytorch_tanh", device="cpu", init_weights=False, **sizes
+    )
+
+
+def hooked_model(plain: PlainTransformer, tokenizer: Any = None) -> Transformer:
+    """A HookedTransformer with a copy of these weights."""
+    cfg = plain.cfg
+    model = VectorTransformer(cfg) if plain.reads_vectors else Transformer(cfg, tokenizer)
+    weights = dict(model.named_parameters())
+    with torch.no_grad():
+        for name, weight in plain.named_parameters():
+            weights[name].copy_(weight)
+    return model

@@ -71,12 +71,10 @@ def _sweep(grid: "Grid", options: SweepOptions, command: str) -> dict[str, Any]:
     """Run the cells that are left, with a bar and a line for each; returns the summary."""
     from tqdm.auto import tqdm
 
-    from retrieval_interp.circuits.models.either import check_trainable
     from retrieval_interp.storage.files import write_json
     from retrieval_interp.sweep import cells
     from retrieval_interp.sweep.findings import summarize
 
-    check_trainable()
     out, failed = options.out, dict[str, str]()
 
     def write_summary() -> dict[str, Any]:

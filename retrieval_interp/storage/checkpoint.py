@@ -26,9 +26,10 @@ from torch.optim import Optimizer
 from retrieval_interp.circuits import Circuit
 from retrieval_interp.circuits.attention import Mask
 from retrieval_interp.circuits.mechanisms import Where
-from retrieval_interp.circuits.models.either import has_hooked_transformer
+from retrieval_interp.circuits.models.either import hooked_model
+from retrieval_interp.circuits.models.plain import PlainTransformer
 from retrieval_interp.config import ModelConfig, Recipe
-from retrieval_interp.model import build_model, tokenizer_of
+from retrieval_interp.model import empty_weights, tokenizer_of
 from retrieval_interp.storage import files
 from retrieval_interp.storage.files import shipped_checkpoints as shipped_checkpoints
 from retrieval_interp.tasks import InputError, Task, TrainingTask
@@ -60,11 +61,13 @@ class _Content:
 def save_checkpoint(
     path: Path, model: nn.Module, task: TrainingTask, config: ModelConfig, training: dict[str, Any]
 ) -> None:
-    """Write a checkpoint of a HookedTransformer, whole or not at all."""
-    weights: dict[str, Tensor] = dict(model.named_parameters())
+    """Write a checkpoint of a HookedTransformer or a native bridge, whole or not at all."""
+    native = getattr(getattr(model, "cfg", None), "architecture", "") == "TransformerLensNative"
+    of = PlainTransformer.of(model) if native else model
+    weights: dict[str, Tensor] = dict(of.named_parameters())
     if "blocks.0.attn.W_Q" not in weights:
         raise InputError(
-            f"{path}: expected the weights of a HookedTransformer, found those of another model "
+            f"{path}: expected a HookedTransformer or a native bridge, found another model "
             f"({type(model).__name__})"
         )
     write_tensors(path, weights, to_data(_Content(config, task, training, 1)))
@@ -109,14 +112,9 @@ def load_checkpoint(name: str | Path, device: str | torch.device = "cpu") -> Che
     path = files.find_checkpoint(str(name))
     tensors, content = read_tensors(path, "a checkpoint")
     read: _Content = from_data(_Content, content, str(path))
-    if has_hooked_transformer():
-        model: Any = build_model(read.model, read.task)
-        load_weights(model, tensors, str(path))
-    else:
-        from retrieval_interp.circuits.models.bridge import make_bridge
-
-        model = make_bridge(tensors, tokenizer_of(read.task))
-    model.to(device, print_details=False)
+    weights = empty_weights(read.model, read.task).to(device)
+    load_weights(weights, tensors, str(path))
+    model: Any = hooked_model(weights, tokenizer_of(read.task))
     return Checkpoint(
         name=str(name),
         model=model.eval(),
@@ -128,7 +126,7 @@ def load_checkpoint(name: str | Path, device: str | torch.device = "cpu") -> Che
 
 @torch.no_grad()
 def load_weights(model: nn.Module, tensors: Mapping[str, Tensor], where: str) -> None:
-    """Copy weights into a HookedTransformer; all must be there, of the right shape and finite."""
+    """Copy weights into a model by its names; all must be there, of the right shape and finite."""
     parameters = dict(model.named_parameters())
     for name in sorted(parameters.keys() | tensors.keys()):
         wanted, given = (
