@@ -70,6 +70,7 @@ from retrieval_interp.tasks import Task as Task
 from retrieval_interp.tasks import TemplateTask as TemplateTask
 from retrieval_interp.tasks.words.given_texts import Pair as Pair
 from retrieval_interp.tasks.words.given_texts import PairsTask as PairsTask
+from retrieval_interp.tasks.words.pair_files import read_pairs as read_pairs
 from retrieval_interp.tasks.words.prompts import EquationsPrompt as EquationsPrompt
 from retrieval_interp.tasks.words.prompts import FunctionsPrompt as FunctionsPrompt
 from retrieval_interp.tasks.words.prompts import KingdomsPrompt as KingdomsPrompt

@@ -21,6 +21,7 @@ TINY = ["--model.layers", "2", "--model.d-model", "8", "--batch", "4", "--no-com
 
 EARLY = [  # before a model is loaded
     ("why", "--pairs half.json", "pairs: expected JSON"),
+    ("why", "--prompt a --tokenizer b", "--tokenizer: expected --pairs with it"),
     ("why", "--pairs empty.json", "pairs: prompts: expected a list"),
     ("why", "--pairs alike.json", "pairs of different prompts .* found none in 1"),
     ("why", "--task indirect-objects --keep 2", "--keep: expected a share above 0 and below"),

@@ -1,5 +1,8 @@
 """Questions in the tokens of a language model: formulations, templates, indirect objects."""
 
+import csv
+import io
+import json
 import math
 import re
 from itertools import pairwise, product
@@ -11,6 +14,7 @@ import retrieval_interp as ri
 from examples import answers
 from retrieval_interp.tasks.words.template_task import NAMES, TEMPLATES
 from tests import oracles
+from tests.oracles import SENTENCE, untrained_bridge
 from tests.paper_prompts import answer_of
 
 FORMULATIONS = [
@@ -269,3 +273,36 @@ def test_a_template_may_lack_a_role(bpe):
     assert (batch.roles[:, :, :2] >= 0).all()
     by_default = giving(bpe, templates=[without, with_place], roles=None)
     assert by_default.role_names == ("END", "S2", "IO", "S1", "place")
+
+
+def test_pairs_are_read_from_the_files_of_others(tmp_path):
+    """JSON of auto-circuit, JSON lines of feature-circuits, CSV with words and with token ids."""
+    tokenizer = untrained_bridge("gpt2", tmp_path).tokenizer
+    rows = [
+        (SENTENCE, SENTENCE.replace("John gave", f"{name} gave"), " Mary", " John")
+        for name in ("Ann", "Mary")
+    ]
+    pairs = tuple(ri.Pair(*row[:2], *((word,) for word in row[2:])) for row in rows)
+    assert ri.read_pairs(json.dumps({"prompts": [vars(pair) for pair in pairs]})) == pairs
+    names = ("clean_prefix", "patch_prefix", "clean_answer", "patch_answer")
+    assert ri.read_pairs("\n".join(json.dumps(dict(zip(names, row))) for row in rows)) == pairs
+
+    def read(rows, ending=""):
+        columns = "clean", "corrupted", f"correct{ending}", f"incorrect{ending}"
+        csv.writer(file := io.StringIO()).writerows([columns, *rows])
+        return ri.read_pairs(file.getvalue(), tokenizer)
+
+    assert read(rows) == pairs
+    ids = [
+        (*row[:2], *(tokenizer(f"to{word}")["input_ids"][-1] for word in row[2:])) for row in rows
+    ]
+    with pytest.warns(ri.InputWarning, match="first two are read as ' Mary' and ' John'"):
+        assert read(ids, "_idx") == pairs
+    with pytest.raises(ri.InputError, match="a tokenizer of .* tokens, found 999999"):
+        read([(*rows[0][:2], 999999, 1)], "_idx")
+    with pytest.raises(ri.InputError, match="expected token ids as correct_idx, found ' Mary'"):
+        read(rows, "_idx")
+    with pytest.raises(ri.InputError, match="or CSV with columns clean, .* found clean, group"):
+        ri.read_pairs("clean,group\na,b")
+    with pytest.raises(ri.InputError, match="clean_prefix, .* in every line, found"):
+        ri.read_pairs('{"clean_prefix": "a"}')

@@ -551,10 +551,10 @@ def test_pairs_of_prompts_are_read(tmp_path):
     model = untrained_bridge("gpt2", tmp_path)
     prompts = [vars(pair) for pair in pairs({}, {"clean": SENTENCE.replace("store", "drink")})]
     bad = [{**prompts[0], "corrupt": text} for text in ("When", "When Ann", SENTENCE)]
-    data = json.loads(json.dumps({"prompts": [*prompts, *bad], "word_idxs": {"S2": 1}}))
+    data = json.dumps({"prompts": [*prompts, *bad], "word_idxs": {"S2": 1}})
     said = r"3 of 5 pairs are left out: .* as many tokens .* \(2 like this\); .* \(1 like this\)"
     with pytest.warns(ri.InputWarning, match=said):
-        read = ri.PairsTask.from_dict(data, model.tokenizer)
+        read = ri.PairsTask(ri.read_pairs(data), model.tokenizer)
     assert read.role_names[-1] == "END" and len(read) == 2
     assert read.description.startswith("2 of 5 pairs of prompts, such as ")
     one = ri.PairsTask(pairs(), model.tokenizer)

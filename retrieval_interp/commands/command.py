@@ -185,7 +185,8 @@ def load_model(name: str, device: str) -> tuple[Any, Any]:
     """A model by name, and its task or None.
 
     A shipped checkpoint, a checkpoint file, a run folder, `smollm2` or `gemma3`, the folder of a
-    Hugging Face model, or one's own, `FILE.py:NAME`.
+    Hugging Face model, `hf:NAME` for one of its hub, which alone may load from the network, or
+    one's own, `FILE.py:NAME`.
     """
     import retrieval_interp as ri
     from retrieval_interp.storage.packaged_models import PACKAGED
@@ -196,10 +197,18 @@ def load_model(name: str, device: str) -> tuple[Any, Any]:
         if hasattr(model := named_in(name), "parameters"):
             check_device(model, device)
         return model, None
-    if not folder.exists() and name not in (names := [*shipped_checkpoints(), *PACKAGED]):
-        kinds = "a checkpoint file, a run folder, a folder of Hugging Face or FILE.py:NAME"
+    hub = name[3:] if name.startswith("hf:") else ""
+    if (
+        not hub
+        and not folder.exists()
+        and name not in (names := [*shipped_checkpoints(), *PACKAGED])
+    ):
+        kinds = (
+            "a checkpoint file, a run folder, a folder of Hugging Face, hf:NAME for a model of its "
+            "hub, or FILE.py:NAME"
+        )
         raise InputError(f"model {name!r}: expected {', '.join([*names, kinds])}, found none")
-    foreign = (folder / "config.json").is_file() and any(folder.glob("model*.safetensors"))
+    foreign = hub or ((folder / "config.json").is_file() and any(folder.glob("model*.safetensors")))
     if not foreign and name not in PACKAGED:
         checkpoint = ri.load_checkpoint(name, place)
         return checkpoint.model, checkpoint.task
@@ -212,10 +221,11 @@ def load_model(name: str, device: str) -> tuple[Any, Any]:
     from transformer_lens.model_bridge.bridge import TransformerBridge
 
     try:
-        return TransformerBridge.boot_transformers(str(folder), device=str(place)).eval(), None
+        booted = TransformerBridge.boot_transformers(hub or str(folder), device=str(place))
+        return booted.eval(), None
     except (ValueError, KeyError, OSError) as error:
         raise InputError(
-            f"{folder}: expected a causal language model of Hugging Face with its tokenizer that "
+            f"{name}: expected a causal language model of Hugging Face with its tokenizer that "
             f"TransformerLens knows, found: {error!s:.150}"
         ) from error
 

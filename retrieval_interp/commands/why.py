@@ -11,7 +11,6 @@ from retrieval_interp.commands import command
 from retrieval_interp.progress import progress_bar
 from retrieval_interp.storage.files import provenance, read_text, write_json
 from retrieval_interp.storage.packaged_models import PACKAGED
-from retrieval_interp.tasks.structured import read_json
 from retrieval_interp.views.tables import terminal_width
 
 
@@ -27,7 +26,10 @@ class WhyOptions(command.MeasuringOptions):
         wrong: what could follow instead; by default what the model says after each change.
         place: the words of the prompt that are changed; by default the word on which most hangs.
         counterfactual: a prompt with as many tokens that asks something else, in place of changes.
-        pairs: a file of prompts with a counterfactual each, in the JSON of auto-circuit.
+        pairs: a file of prompts with a counterfactual each: JSON of auto-circuit, JSON lines of
+            feature-circuits, or CSV of EAP-IG and MIB.
+        tokenizer: of the token ids in a CSV file, a folder or a name in Hugging Face's local cache;
+            by default the model's.
         task: `indirect-objects`; by default the task of the checkpoint.
         keep: the share of the difference that is to be recovered.
         patch: what is the counterfactual's where nothing is kept: whole paths (z), attention
@@ -43,6 +45,7 @@ class WhyOptions(command.MeasuringOptions):
     place: str = ""
     counterfactual: str | None = None
     pairs: Path | None = None
+    tokenizer: str | None = None
     task: Literal["indirect-objects"] | None = None
     keep: float = 0.9
     patch: Literal["z", "pattern", "v"] = "z"
@@ -57,11 +60,13 @@ def main(argv: Sequence[str], prog: str = "retrieval-interp why") -> None:
     _check(options)
     text = None if options.pairs is None else read_text(options.pairs, "pairs")
     with command.saying("loading PyTorch and the model"):
-        from retrieval_interp.tasks.words.given_texts import read_pairs
+        from retrieval_interp.tasks.words.pair_files import read_pairs
         from retrieval_interp.views.why_view import why_text, why_to_dict
 
-        pairs = None if text is None else read_pairs(read_json(text, "pairs"))
+        if text is not None:
+            read_pairs(text)  # before a model is loaded
         model, task = command.load_model(options.model, options.device)
+        pairs = None if text is None else read_pairs(text, _tokenizer(options.tokenizer, model))
     prompt = _asked(options, model, task, pairs), options.answer, options.wrong
     names = (
         "counterfactual",
@@ -97,8 +102,25 @@ def _check(options: WhyOptions) -> None:
         raise ri.InputError(f"--wrong: expected another answer than --answer, {options.answer!r}")
     if not 0 < options.keep < 1:
         raise ri.InputError(f"--keep: expected a share above 0 and below 1, found {options.keep}")
+    if options.tokenizer is not None and options.pairs is None:
+        raise ri.InputError("--tokenizer: expected --pairs with it, found none")
     if options.controls < 0:
         raise ri.InputError(f"--controls: expected at least 0, found {options.controls}")
+
+
+def _tokenizer(name: str | None, model: Any) -> Any:
+    """The one that is named, without a network, or the model's."""
+    if name is None:
+        return getattr(model, "tokenizer", None)
+    from transformers import AutoTokenizer
+
+    try:
+        return AutoTokenizer.from_pretrained(name, local_files_only=True)
+    except (ValueError, KeyError, OSError) as error:
+        raise ri.InputError(
+            f"--tokenizer {name}: expected a folder or a name in the local cache, found none: "
+            f"{error!s:.100}"
+        ) from error
 
 
 def _asked(options: WhyOptions, model: Any, task: Any, pairs: Any) -> Any:

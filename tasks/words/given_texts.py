@@ -1,8 +1,6 @@
 """Tasks of given texts: the next token at every place, and pairs of prompts.
 
-A pair is a prompt and a counterfactual of the same length with another answer. The file format is
-auto-circuit's: `{"prompts": [{"clean": ..., "corrupt": ..., "answers": [...], "wrong_answers":
-[...]}]}`.
+A pair is a prompt and a counterfactual of the same length with another answer.
 """
 
 import re
@@ -20,7 +18,6 @@ from torch.nn.utils.rnn import pad_sequence
 from retrieval_interp.tasks.errors import InputError
 from retrieval_interp.tasks.sampling import Split
 from retrieval_interp.tasks.shown import counted
-from retrieval_interp.tasks.structured import from_data
 from retrieval_interp.tasks.task import Batch, Device, Outputs, Task
 from retrieval_interp.tasks.words import text_task
 
@@ -130,16 +127,6 @@ class Pair:
     wrong_answers: tuple[str, ...]
 
 
-def read_pairs(data: Any) -> tuple[Pair, ...]:
-    """Read the format of auto-circuit, as far as no tokenizer is needed."""
-    prompts = data.get("prompts") if isinstance(data, dict) else None
-    pairs: tuple[Pair, ...] = from_data(tuple[Pair, ...], prompts, "pairs: prompts")
-    if not any(p.answers and p.wrong_answers and p.clean != p.corrupt for p in pairs):
-        what = "pairs of different prompts with answers and wrong answers"
-        raise InputError(f"pairs: expected {what}, found none in {len(pairs)}")
-    return pairs
-
-
 class PairsTask(text_task.AnswerTask):
     """Which of two answers follows, for given prompts with a counterfactual each.
 
@@ -172,11 +159,6 @@ class PairsTask(text_task.AnswerTask):
             self._places = self._nearest(self._places)
         self._name_roles()
         self.answer_roles = (len(self._places) - 1,)
-
-    @classmethod
-    def from_dict(cls, data: Any, tokenizer: Any) -> "PairsTask":
-        """Read the format of auto-circuit."""
-        return cls(read_pairs(data), tokenizer)
 
     def _tokens(self, pair: Pair) -> tuple[text_task.Tokens, list[int]]:
         """A prompt, without roles, and the tokens of its counterfactual."""
