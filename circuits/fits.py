@@ -118,6 +118,9 @@ def check_batch_fits(batch: Batch, task: Task) -> None:
     shapes = "roles as int64, whole numbers of shape [batch, chain, role]"
     expect(roles.ndim == 3 and roles.dtype == torch.long and all(roles.shape), shapes, roles)
     expect(names, "a task with role_names such as ('s0', 's1')", "none")
+    for what in ("role_labels", "role_symbols"):
+        texts = getattr(task, what)
+        expect(len(texts) == len(names), f"{what} of {len(names)} roles", f"{len(texts)}")
     shapes = f"the task's {len(names)} roles, {names[0]} to {names[-1]}"
     expect(roles.shape[-1] == len(names), shapes, f"{roles.shape[-1]}")
     answers = all(role in range(len(names)) for role in task.answer_roles)

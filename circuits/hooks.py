@@ -13,7 +13,7 @@ from torch import Tensor
 
 from retrieval_interp.circuits.attention import Mask, softmax_attention
 from retrieval_interp.circuits.circuit import Circuit, Head
-from retrieval_interp.circuits.mechanisms import Mechanism, Where
+from retrieval_interp.circuits.mechanisms import Mechanism, Where, pattern_of
 from retrieval_interp.circuits.models.contract import HookedModel
 from retrieval_interp.tasks import Batch, InputError
 from retrieval_interp.tasks.task import Attended
@@ -236,7 +236,7 @@ class KeptPatterns:
         if key not in self._kept:
             if sum(pattern.numel() for pattern in self._kept.values()) > _KEPT:
                 self._kept.clear()
-            self._kept[key] = mechanism.pattern(where)
+            self._kept[key] = pattern_of(mechanism, where)
         return self._kept[key]
 
 

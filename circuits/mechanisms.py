@@ -6,7 +6,7 @@ costs them is in `circuits.discovery.space.COSTS`.
 """
 
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, ClassVar
@@ -103,10 +103,17 @@ class Mechanism:
     follows_paths: ClassVar[bool] = False  # it attends along its paths alone, in equal parts
     is_measured: ClassVar[bool] = False  # on a model, so that nobody writes it as text
     writes: ClassVar[str] = "adds what stands at fixed places"  # where its pattern is fixed
+    reads_tokens: ClassVar[bool] = False  # so that it says nothing of a model that reads vectors
+    cost: ClassVar[tuple[int, int]] = (0, 10)  # to a search: of a head, and for each role
     paths: tuple[RolePath, ...] = ()  # sorted
 
     def __init_subclass__(cls) -> None:
         if "kind" in vars(cls):
+            known = MECHANISMS.get(cls.kind, cls)
+            if known.__module__ == __name__ != cls.__module__:
+                raise InputError(
+                    f"kind: expected a word of its own, found {cls.kind!r}, a built-in"
+                )
             MECHANISMS[cls.kind] = cls
 
     def pattern(self, where: Where) -> Pattern:
@@ -159,7 +166,8 @@ class Mechanism:
     def to_dict(self, names: Sequence[str] = ()) -> dict[str, Any]:
         """What a circuit file says of it; `from_dict` reads it."""
         paths = [list(path.ends(names)) for path in self.paths]
-        values = {name: list(getattr(self, name)) for name in self.parameters}
+        values = {name: getattr(self, name) for name in self.parameters}
+        values = {name: list(v) if isinstance(v, tuple) else v for name, v in values.items()}
         return {"mechanism": self.kind, "paths": paths, **values}
 
     @classmethod
@@ -232,6 +240,7 @@ class Uniform(Mechanism):
     """Equal weight on every position that the mask allows."""
 
     kind = "uniform"
+    cost = 0, 0
     writes = "adds the mean of all values that each position may see"
 
     def pattern(self, where: Where) -> Pattern:
@@ -244,6 +253,7 @@ class Identity(Mechanism):
     """Every position attends to itself."""
 
     kind = "identity"
+    cost = 0, 0
     writes = "passes each token through its own values"
 
     def pattern(self, where: Where) -> Pattern:
@@ -318,6 +328,7 @@ class RoleMean(_ByRole):
     """A measured weight for every path; independent of content, but not simple."""
 
     kind = "role-mean"
+    cost = 0, 3
     parameters: ClassVar[Mapping[str, Any]] = {"weights": tuple[float, ...]}
     is_measured = True
     weights: tuple[float, ...] = ()
@@ -349,6 +360,8 @@ class Rule(Mechanism):
     A position without one, as where its token is new, attends to the first that the mask allows.
     """
 
+    cost = 3, 0
+
     def pattern(self, where: Where) -> Pattern:
         real, tokens = where.real, where.tokens
         if real is None:
@@ -375,6 +388,7 @@ class First(Rule):
     """The first position that the mask allows, where heads of language models rest (a sink)."""
 
     kind = "first"
+    cost = 1, 0
 
     def targets(self, where: Where) -> Bool[Tensor, "#batch dest src"]:
         return torch.zeros_like(where.allowed)
@@ -385,6 +399,7 @@ class Previous(Rule):
     """The position before."""
 
     kind = "previous"
+    cost = 1, 0
 
     def targets(self, where: Where) -> Bool[Tensor, "#batch dest src"]:
         return torch.ones_like(where.allowed).tril(-1).triu(-1)
@@ -395,6 +410,8 @@ class Same(Rule):
     """The earlier positions with the same token, in equal parts."""
 
     kind = "same"
+    reads_tokens = True
+    cost = 2, 0
     after: ClassVar[bool] = False
 
     def targets(self, where: Where) -> Bool[Tensor, "#batch dest src"]:
@@ -427,6 +444,7 @@ class Mean(Rule):
     """
 
     kind = "mean"
+    cost = 0, 5
     parameters: ClassVar[Mapping[str, Any]] = {"mean": tuple[tuple[float, ...], ...]}
     is_measured = True
     weights: Float[Tensor, "dest src"] = field(compare=False)  # rounded as in files
@@ -489,7 +507,74 @@ PREVIOUS = Previous()
 SAME = Same()
 AFTER_SAME = AfterSame()
 RULES: list[Mechanism] = [FIRST, PREVIOUS, SAME, AFTER_SAME]
-"""The rules that searches and scans try, the simplest first; append one of your own."""
+"""The rules that searches and scans try, the simplest first; append one of your own.
+
+Where a model reads vectors, those that read tokens are left out, and by searches also the two by
+position, as roles say there what positions are.
+"""
+
+
+def rule(kind: str, function: Callable[[Sequence[Any]], Any], tokenizer: Any = None) -> Mechanism:
+    """A rule of one's own from a function, which searches and scans try from now on.
+
+    Args:
+        kind: its word in text and files.
+        function: from the tokens of one example, padding left out, to the weights [dest src] that
+            a head is to have, as a tensor, an array or lists. A row has at most 1 in sum, and
+            weights on positions that the mask hides are dropped.
+        tokenizer: gives words, with their blanks, in place of token ids.
+
+    Examples:
+        >>> def after_comma(words):  # to the last word behind a comma
+        ...     size, weights = len(words), torch.zeros(len(words), len(words))
+        ...     for dest in range(size):
+        ...         behind = [n for n in range(1, dest + 1) if words[n - 1] == ","]
+        ...         weights[dest, behind[-1] if behind else 0] = 1
+        ...     return weights
+        >>> import retrieval_interp as ri
+        >>> made = ri.rule("after-comma", after_comma, tokenizer=None)
+    """
+
+    def pattern(self: Mechanism, where: Where) -> Pattern:
+        if where.tokens is None:
+            raise InputError(f"{kind}: expected token ids, found vectors")
+        weights = torch.zeros(len(where.roles), where.n_positions, where.n_positions)
+        for example, ids in enumerate(where.tokens.cpu()):
+            real = torch.ones(len(ids)).bool() if where.real is None else where.real[example].cpu()
+            tokens = ids[real].tolist()
+            words = tokens if tokenizer is None else [tokenizer.decode([n]) for n in tokens]
+            made = torch.as_tensor(function(words), dtype=torch.float32)
+            if made.shape != (len(tokens), len(tokens)):
+                size, found = [len(tokens)] * 2, list(made.shape)
+                raise InputError(f"{kind}: expected weights of shape {size}, found {found}")
+            weights[example, real.nonzero(), real.nonzero()[:, 0]] = made
+        return weights.to(where.roles.device) * where.allowed
+
+    body = {"kind": kind, "pattern": pattern, "reads_tokens": True, "cost": Rule.cost}
+    cls: Any = type("OwnRule", (Mechanism,), {**body, "__module__": function.__module__})
+    made: Mechanism = dataclass(frozen=True)(cls)()
+    RULES[:] = [*(known for known in RULES if known.kind != kind), made]
+    return made
+
+
+def pattern_of(mechanism: Mechanism, where: Where) -> Pattern:
+    """Its pattern, which is checked if the mechanism is one's own."""
+    pattern = mechanism.pattern(where)
+    if type(mechanism).__module__ == __name__:
+        return pattern
+    size, kind = where.n_positions, mechanism.kind
+    if pattern.shape[1:] != (size, size) or len(pattern) not in (1, len(where.roles)):
+        shape = f"[1 or {len(where.roles)}, {size}, {size}]"
+        raise InputError(f"{kind}: expected a pattern {shape}, found {list(pattern.shape)}")
+    lowest, highest = float(pattern.min()), float(pattern.sum(-1).max())
+    if not (lowest >= 0 and highest <= 1 + 1e-4):
+        raise InputError(
+            f"{kind}: expected weights of at least 0, and at most 1 in a row, found {lowest:.4g} "
+            f"and {highest:.4g}"
+        )
+    if bool(pattern.masked_fill(where.allowed, 0.0).any()):
+        raise InputError(f"{kind}: expected no weight where the mask hides a position, found some")
+    return pattern
 
 
 def along(paths: Iterable[RolePath]) -> Shared:

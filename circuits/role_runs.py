@@ -21,7 +21,7 @@ from torch import Tensor
 from retrieval_interp.circuits.attention import softmax_attention
 from retrieval_interp.circuits.circuit import Circuit
 from retrieval_interp.circuits.hooks import has_hooks, is_hooked_transformer, where_by_layer
-from retrieval_interp.circuits.mechanisms import ORIGINAL, Mechanism
+from retrieval_interp.circuits.mechanisms import ORIGINAL, Mechanism, pattern_of
 from retrieval_interp.circuits.models.contract import HookedModel
 from retrieval_interp.circuits.models.plain import PlainTransformer, norm
 from retrieval_interp.tasks import Batch
@@ -244,7 +244,7 @@ class RoleRuns:
 
     def _pattern(self, mechanism: Mechanism) -> Float[Tensor, "batch pos pos"]:
         """A mechanism's pattern, with positions by role."""
-        pattern = mechanism.pattern(self.where).expand(len(self.positions), -1, -1)
+        pattern = pattern_of(mechanism, self.where).expand(len(self.positions), -1, -1)
         example = torch.arange(len(pattern), device=pattern.device)[:, None, None]
         return pattern[example, self.positions[:, :, None], self.positions[:, None, :]]
 

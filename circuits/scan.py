@@ -58,7 +58,8 @@ def describe_heads(model: Any, batch: Batch, other: Batch | None = None) -> dict
     attention. In a causal model only positions up to the last role of an example count: after it
     there is padding, or nothing that is asked.
     """
-    rules = [IDENTITY, UNIFORM, *(RULES if batch.tokens is not None else RULES[:2])]
+    known = [rule for rule in RULES if batch.tokens is not None or not rule.reads_tokens]
+    rules = [IDENTITY, UNIFORM, *known]
     candidates: dict[Head, list[Mechanism]] = {head: [*rules] for head in heads_of(model)}
     attention = allowed_attention(mean_attention(model, batch).cpu(), batch, model)
     if batch.roles.shape[-1] > 1:

@@ -31,6 +31,7 @@ from retrieval_interp.circuits.draw.layout import worth_of_paths as worth_of_pat
 from retrieval_interp.circuits.draw.svg import draw_circuit as draw_circuit
 from retrieval_interp.circuits.flow import describe_flow as describe_flow
 from retrieval_interp.circuits.hook_check import check_hook as check_hook
+from retrieval_interp.circuits.mechanisms import rule as rule
 from retrieval_interp.circuits.scan import Scan as Scan
 from retrieval_interp.circuits.scan import scan as scan
 from retrieval_interp.circuits.scores.enabling import enabled_by as enabled_by
@@ -52,6 +53,8 @@ from retrieval_interp.storage.checkpoint import Checkpoint as Checkpoint
 from retrieval_interp.storage.checkpoint import load_checkpoint as load_checkpoint
 from retrieval_interp.storage.checkpoint import save_checkpoint as save_checkpoint
 from retrieval_interp.storage.checkpoint import shipped_checkpoints as shipped_checkpoints
+from retrieval_interp.storage.eap_graph import eap_graph as eap_graph
+from retrieval_interp.storage.eap_graph import heads_in_graph as heads_in_graph
 from retrieval_interp.storage.packaged_models import gemma3 as gemma3
 from retrieval_interp.storage.packaged_models import smollm2 as smollm2
 from retrieval_interp.tasks import GRAPHS as GRAPHS

@@ -4,6 +4,7 @@ import sys
 from collections.abc import Sequence
 from difflib import get_close_matches
 from importlib import import_module
+from importlib.metadata import version
 from pathlib import Path
 
 from retrieval_interp.commands.command import run_command
@@ -30,13 +31,16 @@ def run() -> None:
     prog = "retrieval-interp" if script else "python -m retrieval_interp"
     name = sys.argv[1] if len(sys.argv) > 1 else "--help"
     if name not in COMMANDS:
-        run_command(_overview, prog)
+        run_command(_overview, prog, sys.argv[1:])
     else:
         main = import_module(f"retrieval_interp.commands.{name}").main
         run_command(main, f"{prog} {name}", sys.argv[2:])
 
 
 def _overview(argv: Sequence[str], prog: str) -> None:
+    if argv == ["--version"]:
+        print(f"retrieval-interp {version('retrieval-interp')}")
+        return
     if argv and argv[0] not in ("--help", "-h"):
         close = get_close_matches(argv[0], COMMANDS, 1) or COMMANDS
         raise InputError(f"expected {', '.join(close)}, found {argv[0]!r:.60}; see {prog} --help")

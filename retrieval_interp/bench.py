@@ -22,6 +22,7 @@ from retrieval_interp.circuits.circuit import circuit_diff, parse_head_path, sup
 from retrieval_interp.circuits.counterfactual.mechanism import keeps_some, with_counterfactual
 from retrieval_interp.circuits.counterfactual.question import PromptQuestion, ask
 from retrieval_interp.circuits.counterfactual.units import Unit, keeping
+from retrieval_interp.circuits.discovery.search import Strategy
 from retrieval_interp.circuits.draw.layout import role_order
 from retrieval_interp.circuits.draw.svg import draw_circuit
 from retrieval_interp.circuits.fits import draw_batch
@@ -436,16 +437,18 @@ class Workbench:
         for listener in list(self.listeners):
             listener.refresh()
 
-    def discover(self, **choices: Any) -> View:
+    def discover(self, *, strategy: Strategy | None = None, **choices: Any) -> View:
         """Search for a circuit, on as many examples of another split, and make it the current one.
 
         Ctrl-C, or the notebook's stop button, ends the search with the best circuit so far.
 
         Args:
+            strategy: as of `ri.discover`.
             choices: as `ri.discover` takes them, such as `time=60`, `heads=["L0.H0", "L2.H0"]`,
                 or `shared=False` for one-hot paths only.
         """
-        search = circuits.Search(self.model, self.task, self.search_options(**choices))
+        options = self.search_options(**choices)
+        search = circuits.Search(self.model, self.task, options, strategy=strategy)
         return self.take(search.run(self.progress))
 
     def search_options(self, **choices: Any) -> SearchOptions:

@@ -6,6 +6,7 @@ from collections import Counter
 import pytest
 import torch
 
+import retrieval_interp.circuits.scores.score as scores
 from examples.reach_the_bound import compile_circuit
 from retrieval_interp.circuits.attention import Mask
 from retrieval_interp.circuits.circuit import Circuit, Head, HeadPath, RolePath
@@ -122,7 +123,8 @@ def test_random_circuits_have_the_same_size_and_mechanisms(task):
     assert used <= set(paths) and len(used) == len(paths)
 
 
-def test_the_control_is_what_random_circuits_give(task, model):
+def test_the_control_is_what_random_circuits_give(task, model, monkeypatch):
+    monkeypatch.setattr(scores, "QUICK", 2)  # examples that may refuse, all decide
     batch = task.sample(4)
     circuit = Circuit({Head(1, 0): OneHot((RolePath(0, 2),))}, 5)
     heads = [Head(layer, head) for layer in range(3) for head in range(2)]
@@ -130,5 +132,11 @@ def test_the_control_is_what_random_circuits_give(task, model):
     found = random_control(Scorer(model, task, batch), circuit, count=8, seed=4)
     draw = random.Random(4)
     drawn = [random_circuit(circuit, heads, [paths] * 3, draw) for _ in range(8)]
-    expected = sorted(naive_mse(model, task, other, batch) for other in drawn)
-    torch.testing.assert_close(torch.tensor(found), torch.tensor(expected), atol=1e-5, rtol=0)
+    goal, expected = naive_mse(model, task, circuit, batch), []
+    for other in drawn:
+        few = torch.tensor([naive_mse(model, task, other, batch[[n]]) for n in range(2)])
+        is_close = few.mean() - 4 * few.std() / 2**0.5 <= goal
+        expected.append(naive_mse(model, task, other, batch) if is_close else float(few.mean()))
+    torch.testing.assert_close(
+        torch.tensor(found), torch.tensor(sorted(expected)), atol=1e-5, rtol=0
+    )

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from retrieval_interp.__main__ import run
 from retrieval_interp.circuits import Circuit, parse_circuit
 from retrieval_interp.commands.command import run_command
 from retrieval_interp.tasks import RepeatedTokensTask
@@ -47,7 +48,9 @@ BAD = [
     ("emergence", "--run fresh", "with checkpoints/.*, found none; train"),
     ("emergence", "--run unlearned", "at least one path to follow, found none; train on"),
     ("sweep", "--out sweep", "--grid: expected one of: section7-ic, section7-nonic, found none"),
-    ("why", "--task x", "--task: .*'x' .*indirect-objects.*; see"),
+    ("why", "--task x", "--task: expected indirect-objects or FILE.py:NAME, found 'x'"),
+    ("scan", "--text half.json --task x", "expected one of --text and --task, found both"),
+    ("ablate", "--task x.py:y", "x.py:y: expected FILE.py:NAME, found no such name or no"),
     ("why", "", "expected one of --prompt, --pairs and --task, found none of them"),
     ("why", "--prompt a --counterfactual b", "expected --answer and --wrong"),
     ("scan", "--model gpt2", "'gpt2': expected .*smollm2, gemma3, a checkpoint file"),
@@ -217,3 +220,41 @@ def test_training_and_ablating_a_run_folder(run_command_in_process, ablate, tmp_
     assert "has not learned the task" in printed
     assert not data["sufficient"] and data["paths"] == []
     assert Path(tmp_path, "run", "config.json").exists()
+
+
+OWN_FILE = """
+import retrieval_interp as ri
+from beside import sizes
+
+def make_task():
+    return ri.RetrievalTask(chains=2, steps=1, dim=2)
+
+Task, number = ri.IndirectObjectTask, 3
+model = ri.build_model(sizes, make_task()).eval()
+"""
+
+
+@pytest.mark.parametrize("command", ["ablate", "scan", "why"])
+def test_models_and_tasks_of_ones_own(command, tmp_path, monkeypatch, run_command_in_process):
+    """From a file that imports from its folder; a function makes the task."""
+    monkeypatch.setattr("sys.path", [*sys.path])
+    monkeypatch.delitem(sys.modules, "beside", raising=False)
+    (tmp_path / "own.py").write_text(OWN_FILE)
+    beside = "import retrieval_interp as ri\nsizes = ri.ModelConfig(layers=1, heads=1, d_model=4)"
+    (tmp_path / "beside.py").write_text(beside)
+    model = ["--ckpt" if command == "ablate" else "--model", tmp_path / "own.py:model"]
+    done = run_command_in_process(
+        command, *model, "--task", tmp_path / "own.py:make_task", "--examples", "8"
+    )
+    if command == "why":  # an untrained model
+        assert "there is nothing to recover" in done.stderr
+    else:
+        assert done.returncode == 0 and "own.py:model: retrieval with 2 chains" in done.stdout
+    done = run_command_in_process(command, *model, "--task", tmp_path / "own.py:number")
+    assert "own.py:number: expected an ri.Task, found int" in done.stderr
+
+
+def test_the_version(capsys, monkeypatch):
+    monkeypatch.setattr("sys.argv", ["retrieval-interp", "--version"])
+    run()
+    assert capsys.readouterr().out.startswith("retrieval-interp 0.")

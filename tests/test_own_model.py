@@ -1,11 +1,17 @@
 """Tasks and models that are not this project's: tokens, HookedTransformer, TransformerBridge."""
 
+from dataclasses import dataclass, replace
+from runpy import run_path
+from types import SimpleNamespace
+
 import pytest
 import torch
 
 import retrieval_interp as ri
-from retrieval_interp.circuits import Scorer
-from retrieval_interp.circuits.hooks import probed
+from retrieval_interp.circuits import Circuit, Head, Scorer, mechanisms
+from retrieval_interp.circuits.attention import Mask
+from retrieval_interp.circuits.hooks import ablated, probed
+from retrieval_interp.circuits.mechanisms import Where, pattern_of
 from tests.oracles import Lookup, bridge_of, hooked_model, naive_outputs
 
 CIRCUITS = [
@@ -104,3 +110,128 @@ def test_what_enables_what_is_known_with_rotary_attention(task):
         hidden = torch.ones_like(scores).triu(1).bool()
         pattern = scores.masked_fill(hidden, -torch.inf).softmax(-1)
         assert value == pytest.approx(float(pattern[example, dest, src].mean()), abs=1e-5)
+
+
+@pytest.fixture
+def rules_kept():
+    known, kinds = [*mechanisms.RULES], {**mechanisms.MECHANISMS}
+    yield
+    mechanisms.RULES[:] = known
+    mechanisms.MECHANISMS.clear()
+    mechanisms.MECHANISMS.update(kinds)
+
+
+def three_back(tokens):
+    return torch.eye(len(tokens)).roll(3, 0).tril()
+
+
+def test_a_rule_of_ones_own_is_tried_by_search_and_scan(rules_kept):
+    """On a trained head that looks three places back, which no built-in rule says."""
+    names = run_path("examples/own_task.py")
+    model, task = names["model"], names["task"]
+
+    class Here(names["ThreeBack"]):  # without the role that would name the place
+        role_names = role_labels = ("here",)
+
+        def sample(self, *asked, **options):
+            batch = super().sample(*asked, **options)
+            return replace(batch, roles=batch.roles[..., :1])
+
+    made = ri.rule("three-back", three_back)
+    assert ri.discover(model, Here(), examples=64)[Head(0, 0)] == made
+    (head,) = ri.scan(model, task, examples=64).heads
+    assert head.rule == made and head.share > 0.7  # the first three places have none before
+    batch = Here().sample(4)
+    circuit = ri.parse_circuit(["L0.H0 three-back"], Here())
+    assert Circuit.from_json(circuit.to_json(), ("here",)) == circuit
+    pattern = three_back(range(12)).expand(4, 1, 12, 12)
+    hooks = [("blocks.0.attn.hook_pattern", lambda _, hook: pattern)]
+    with torch.no_grad():
+        expected = Here().example_losses(model.run_with_hooks(batch.inputs, fwd_hooks=hooks), batch)
+    torch.testing.assert_close(Scorer(model, Here(), batch).losses(circuit), expected)
+    # Made again, as when a cell of a notebook is run again, it takes the place of the first.
+    again = ri.rule("three-back", three_back)
+    assert [rule.kind for rule in mechanisms.RULES].count("three-back") == 1
+    assert mechanisms.RULES[-1] is again
+
+
+def test_a_rule_reads_words_and_no_padding(rules_kept):
+    tokenizer = SimpleNamespace(decode=lambda ids: "abcdef"[ids[0]])
+    seen = []
+
+    def first(words):
+        seen.append("".join(words))
+        return [[1.0, *[0.0] * (len(words) - 1)] for _ in words]
+
+    made = ri.rule("to-first", first, tokenizer)
+    tokens, real = torch.tensor([[0, 1, 2], [3, 4, 5]]), torch.tensor([[1, 1, 1], [0, 1, 1]]).bool()
+    where = Where(torch.zeros(2, 1, 1).long(), 3, Mask(), tokens, real)
+    pattern = pattern_of(made, where)
+    assert seen == ["abc", "ef"]
+    assert pattern[0].tolist() == [[1, 0, 0]] * 3 and pattern[1].tolist() == [
+        [0] * 3,
+        *[[0, 1, 0]] * 2,
+    ]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "message"),
+    [
+        (torch.ones(3, 3), r"expected a pattern \[1 or 4, 28, 28\], found \[3, 3\]"),
+        (torch.ones(1, 28, 28), "at most 1 in a row, found 1 and 28"),
+        (-torch.eye(28)[None], "of at least 0"),
+        (torch.eye(28).roll(1, 1)[None], "no weight where the mask hides"),
+    ],
+)
+def test_patterns_of_ones_own_are_checked(without_type_checks, rules_kept, small, pattern, message):
+    class Wrong(mechanisms.Mechanism):
+        kind = "wrong"
+
+        def pattern(self, where):
+            return pattern
+
+    batch = small.task.sample(4)
+    circuit = Circuit({Head(1, 0): Wrong()}, batch.roles.shape[-1])
+    for run in (ablated(small.model, circuit, batch), None):
+        with pytest.raises(ri.InputError, match=f"wrong: .*{message}"):
+            if run is None:
+                Scorer(small.model, small.task, batch).losses(circuit)
+            else:
+                with run:
+                    small.model(batch.inputs)
+
+
+def test_a_mechanism_has_numbers_and_a_word_of_its_own(rules_kept):
+    @dataclass(frozen=True)
+    class Back(mechanisms.Rule):
+        kind = "back"
+        parameters = {"places": int}  # noqa: RUF012
+        places: int = 1
+
+        def targets(self, where):
+            return torch.ones_like(where.allowed).tril(-self.places).triu(-self.places)
+
+    circuit = Circuit({Head(0, 0): Back(3)}, 2)
+    assert Circuit.from_json(circuit.to_json(), ("a", "b")) == circuit
+    with pytest.raises(ri.InputError, match="a word of its own, found 'same', a built-in"):
+
+        class Taken(mechanisms.Rule):
+            kind = "same"
+
+
+def test_a_strategy_of_ones_own_works_on_the_bench(small):
+    def nothing(search):
+        yield "nothing is tried"
+
+    bench = ri.open("small", examples=8)
+    assert not bench.discover(strategy=nothing, time=60.0) or not bench.circuit.mechanisms
+
+
+@pytest.mark.parametrize("name", ["role_labels", "role_symbols"])
+def test_names_of_roles_that_do_not_fit_are_refused(task, hooked, name):
+    class Short(type(task)):
+        pass
+
+    setattr(Short, name, ("one",))
+    with pytest.raises(ri.InputError, match=f"expected {name} of .* roles, found 1"):
+        ri.open(hooked, Short())

@@ -11,8 +11,10 @@ from torch import Tensor
 from retrieval_interp.circuits.circuit import Circuit
 from retrieval_interp.circuits.means import overlaps, position_means, role_mean
 from retrieval_interp.circuits.mechanisms import (
+    FIRST,
     IDENTITY,
     ORIGINAL,
+    PREVIOUS,
     RULES,
     UNIFORM,
     Mechanism,
@@ -25,17 +27,6 @@ from retrieval_interp.tasks import Batch
 # Kinds of candidates with paths, and the least mean attention of these.
 _THRESHOLDS = [("one-hot", 0.5), ("one-hot", 0.3), ("one-hot", 0.1)]
 _SHARED_THRESHOLDS = [("shared", 0.4), ("shared", 0.25), ("shared", 0.15)]
-COSTS = {  # by kind: of a head with this mechanism, and for each role of the task
-    "uniform": (0, 0),
-    "identity": (0, 0),
-    "first": (1, 0),
-    "previous": (1, 0),
-    "same": (2, 0),
-    "after-same": (2, 0),
-    "role-mean": (0, 3),
-    "mean": (0, 5),
-}
-_OTHER_COST = 0, 10  # of `original`, and of whatever has no cost above
 _MUCH = 100_000  # more than any circuit costs
 _WEAK = 0.1  # paths with at least this mean attention may be added
 _RULE_SHARE = 0.25  # a rule that has less of a head's attention is no candidate ...
@@ -50,7 +41,7 @@ def cost_of(mechanism: Mechanism, n_roles: int) -> int:
     """
     if mechanism.follows_paths:
         return max(1, 2 * len(mechanism.paths) - len({path.dest for path in mechanism.paths}))
-    of_head, of_role = COSTS.get(mechanism.kind, _OTHER_COST)
+    of_head, of_role = mechanism.cost
     return of_head + of_role * n_roles
 
 
@@ -69,19 +60,24 @@ def propose(attention: Float[Tensor, "dest src"], kind: str, threshold: float) -
 
 
 def rule_candidates(model: Any, batch: Batch, heads: list[Head]) -> dict[Head, list[Mechanism]]:
-    """The rules that have some of a head's attention, and its mean pattern.
+    """The rules whose pattern overlaps with a head's attention, and its mean pattern.
 
-    None where inputs are vectors, whose positions are shuffled: roles say what they are.
+    Where inputs are vectors, whose positions are shuffled, only rules of one's own, as roles say
+    what positions are.
     """
-    if batch.tokens is None:
+    on_tokens = batch.tokens is not None
+    by_position = FIRST, PREVIOUS
+    rules = [rule for rule in RULES if on_tokens or not (rule.reads_tokens or rule in by_position)]
+    if not (on_tokens or rules):
         return {head: [] for head in heads}
-    means, tried = position_means(model, batch), dict.fromkeys(heads, RULES)
+    means = position_means(model, batch) if on_tokens else {}
+    tried = dict.fromkeys(heads, rules)
     overlapping = overlaps(model, batch, tried)
     found: dict[Head, list[Mechanism]] = {}
     for head in heads:
-        rated = zip(RULES, *zip(*overlapping[head]))
+        rated = zip(rules, *zip(*overlapping[head]))
         own = [r for r, share, by in rated if share >= _RULE_SHARE or by.max() >= _RULE_IN_ROLE]
-        found[head] = [*own, means[head]]
+        found[head] = [*own, means[head]] if on_tokens else own
     return found
 
 

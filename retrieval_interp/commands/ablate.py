@@ -18,7 +18,9 @@ class AblateOptions(command.MeasuringOptions):
     """Find which attention paths of a trained transformer do the work.
 
     Attributes:
-        ckpt: a shipped name (small), a checkpoint file, or a run folder (its last checkpoint).
+        ckpt: a shipped name (small), a checkpoint file, or a run folder (its last checkpoint). With
+            a task, also a model of your own, FILE.py:NAME, or any that `scan` takes.
+        task: a task of your own, FILE.py:NAME; by default the checkpoint's.
         circuit: score this circuit instead of finding one.
         save_circuit: write the circuit to this file, to be edited or given to --circuit.
         tolerance: the loss that a working circuit stays below; by default the task's own.
@@ -28,6 +30,7 @@ class AblateOptions(command.MeasuringOptions):
     """
 
     ckpt: Annotated[str, "--ckpt", "--model"] = "small"
+    task: str | None = None
     circuit: Path | None = None
     save_circuit: Path | None = None
     tolerance: float | None = None
@@ -46,16 +49,20 @@ def main(argv: Sequence[str], prog: str = "retrieval-interp ablate") -> None:
     if options.alternatives is not None and not options.alternatives > 0:
         found = f"found {options.alternatives:g}"
         raise ri.InputError(f"--alternatives: expected more than 0 seconds, {found}")
-    find_checkpoint(options.ckpt)
+    if options.task is None:
+        find_checkpoint(options.ckpt)
     with command.saying("loading PyTorch and the model"):
         from retrieval_interp.storage.checkpoint import read_circuit
         from retrieval_interp.training import choose_device
         from retrieval_interp.views.score_text import describe, score_to_dict
 
-        device = choose_device(options.device)
-        checkpoint = ri.load_checkpoint(options.ckpt, device)
-    name, model, task = checkpoint.name, checkpoint.model, checkpoint.task
-    sizes = checkpoint.config.layers, checkpoint.config.heads
+        name, training = options.ckpt, dict[str, Any]()
+        if options.task is None:
+            checkpoint = ri.load_checkpoint(name, choose_device(options.device))
+            model, task, training = checkpoint.model, checkpoint.task, checkpoint.training
+        else:
+            model, task = command.load_model(name, options.device, options.task)
+    sizes, device = (model.cfg.n_layers, model.cfg.n_heads), next(model.parameters()).device
     typed = f"{prog} {shlex.join(argv)}"
     batch = task.sample(options.examples, options.seed, device, split="test")
     beside = []
@@ -81,7 +88,7 @@ def main(argv: Sequence[str], prog: str = "retrieval-interp ablate") -> None:
         write_json(options.json, score_to_dict(score, name, task, options.seed))
     if options.report is not None:
         about: Any = {"name": name, "seed": options.seed, "command": typed, "beside": beside}
-        page = ri.render_report(score, model, task, batch, checkpoint.training, **about)
+        page = ri.render_report(score, model, task, batch, training, **about)
         write_whole(options.report, page)
     source = options.circuit and f"read from {options.circuit}"
     source = source or f"found on {options.examples} other examples, confirmed on as many more"

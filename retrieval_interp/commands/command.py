@@ -26,7 +26,13 @@ from retrieval_interp.tasks.structured import check_sampling
 from retrieval_interp.views.tables import terminal_width, wrapped
 
 T = TypeVar("T")
-_run_once = cache(run_path)
+
+
+@cache
+def _run_once(path: str) -> dict[str, Any]:
+    """The names of a Python file, which may import from its own folder, as `python FILE.py`."""
+    sys.path.insert(0, str(Path(path).resolve().parent))
+    return run_path(path)
 
 
 class _Parser(argparse.ArgumentParser):
@@ -150,7 +156,7 @@ class ExampleOptions:
     def check(self, *inputs: Path | None) -> None:
         """Check what can be known before libraries are loaded, which takes seconds."""
         check_sampling(self.examples, self.seed, vars(self).get("tolerance"), "--")
-        names = ("json", "report", "save_circuit")
+        names = ("json", "report", "save_circuit", "graph")
         outputs = {f"--{name.replace('_', '-')}": vars(self).get(name) for name in names}
         check_outputs(outputs, inputs)
 
@@ -181,8 +187,8 @@ def check_outputs(outputs: Mapping[str, Path | None], inputs: Iterable[Path | No
             raise InputError(f"{source}: expected other files to write than to read")
 
 
-def load_model(name: str, device: str) -> tuple[Any, Any]:
-    """A model by name, and its task or None.
+def load_model(name: str, device: str, task: str | None = None) -> tuple[Any, Any]:
+    """A model by name, and its task, or None if it has none; or another, `FILE.py:NAME`.
 
     A shipped checkpoint, a checkpoint file, a run folder, `smollm2` or `gemma3`, the folder of a
     Hugging Face model, `hf:NAME` for one of its hub, which alone may load from the network, or
@@ -192,6 +198,8 @@ def load_model(name: str, device: str) -> tuple[Any, Any]:
     from retrieval_interp.storage.packaged_models import PACKAGED
     from retrieval_interp.training import check_device, choose_device
 
+    if task is not None:
+        return load_model(name, device)[0], own_task(task)
     place, folder = choose_device(device), Path(name)
     if ".py:" in name:
         if hasattr(model := named_in(name), "parameters"):
@@ -237,6 +245,18 @@ def named_in(place: str) -> Any:
     if name not in names:
         raise InputError(f"{place}: expected FILE.py:NAME, found no such name or no such file")
     return names[name]
+
+
+def own_task(place: str) -> Any:
+    """The task that a Python file calls so, or what a class or function of it makes."""
+    from retrieval_interp.tasks import Task
+
+    task = named_in(place)
+    if callable(task) and not isinstance(task, Task):
+        task = task()
+    if not isinstance(task, Task):
+        raise InputError(f"{place}: expected an ri.Task, found {type(task).__name__}")
+    return task
 
 
 def say(text: str = "", hanging: int = 0) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import retrieval_interp as ri
-from retrieval_interp.commands.command import ExampleOptions, load_model, named_in, parse_options
+from retrieval_interp.commands.command import ExampleOptions, load_model, parse_options
 from retrieval_interp.storage.files import find_checkpoint
 
 
@@ -54,7 +54,7 @@ def main(argv: Sequence[str], prog: str = "retrieval-interp explore") -> None:
     names = ["examples", "seed", "tolerance", "device"]
     what: list[Any] = [options.ckpt]
     if options.task is not None:
-        what = [load_model(options.ckpt, options.device)[0], named_in(options.task)]
+        what = [*load_model(options.ckpt, options.device, options.task)]
     if options.prompt is not None:
         what = [load_model(options.ckpt, options.device)[0], options.prompt]
         names += ["answer", "place"]

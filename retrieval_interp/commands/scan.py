@@ -22,8 +22,9 @@ class ScanOptions(command.MeasuringOptions):
 
     Attributes:
         model: a shipped checkpoint, a checkpoint file, a run folder, the folder of a Hugging Face
-            model, or `smollm2` or `gemma3`.
+            model, `smollm2` or `gemma3`, hf:NAME of Hugging Face's hub, or your own, FILE.py:NAME.
         text: a file of text, cut into windows of 128 tokens; by default the task of the checkpoint.
+        task: a task of your own, FILE.py:NAME.
         tolerance: loss that the joint circuit stays below; by default the task's, or what keeps 95%
             of what the model knows.
         save_circuit: write the joint circuit to this file.
@@ -31,6 +32,7 @@ class ScanOptions(command.MeasuringOptions):
 
     model: Annotated[str, "--model", "--ckpt"] = "small"
     text: Path | None = None
+    task: str | None = None
     examples: int = 128
     tolerance: float | None = None
     save_circuit: Path | None = None
@@ -43,12 +45,14 @@ def main(argv: Sequence[str], prog: str = "retrieval-interp scan") -> None:
     no_text = ri.InputError(
         f"{options.model}: expected text for a model without a task, found none; add --text FILE"
     )
-    if options.model in PACKAGED and text is None:
+    if options.text is not None and options.task is not None:
+        raise ri.InputError("expected one of --text and --task, found both")
+    if options.model in PACKAGED and text is None and options.task is None:
         raise no_text
     with command.saying("loading PyTorch and the model"):
         from retrieval_interp.views.scan_view import scan_text, scan_to_dict
 
-        model, task = command.load_model(options.model, options.device)
+        model, task = command.load_model(options.model, options.device, options.task)
     if task is None and text is None:
         raise no_text
     if text is not None and getattr(model, "tokenizer", None) is None:

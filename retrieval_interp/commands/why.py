@@ -13,6 +13,8 @@ from retrieval_interp.storage.files import provenance, read_text, write_json
 from retrieval_interp.storage.packaged_models import PACKAGED
 from retrieval_interp.views.tables import terminal_width
 
+_NAMES = "indirect-objects"
+
 
 @dataclass(frozen=True)
 class WhyOptions(command.MeasuringOptions):
@@ -20,7 +22,7 @@ class WhyOptions(command.MeasuringOptions):
 
     Attributes:
         model: a shipped checkpoint, a checkpoint file, a run folder, the folder of a Hugging Face
-            model, or `smollm2` or `gemma3`.
+            model, `smollm2` or `gemma3`, hf:NAME of Hugging Face's hub, or your own, FILE.py:NAME.
         prompt: a text, up to where the answer comes.
         answer: what follows the prompt; by default what the model says.
         wrong: what could follow instead; by default what the model says after each change.
@@ -30,12 +32,14 @@ class WhyOptions(command.MeasuringOptions):
             feature-circuits, or CSV of EAP-IG and MIB.
         tokenizer: of the token ids in a CSV file, a folder or a name in Hugging Face's local cache;
             by default the model's.
-        task: `indirect-objects`; by default the task of the checkpoint.
+        task: `indirect-objects`, or a task of your own, FILE.py:NAME; by default the task of the
+            checkpoint.
         keep: the share of the difference that is to be recovered.
         patch: what is the counterfactual's where nothing is kept: whole paths (z), attention
             alone (pattern) or values alone (v).
         upto: the last level: heads, rows or paths.
         controls: how many random sets to compare with.
+        graph: write the heads that were found to this file, as a graph of EAP-IG.
     """
 
     model: Annotated[str, "--model", "--ckpt"] = "smollm2"
@@ -46,12 +50,13 @@ class WhyOptions(command.MeasuringOptions):
     counterfactual: str | None = None
     pairs: Path | None = None
     tokenizer: str | None = None
-    task: Literal["indirect-objects"] | None = None
+    task: str | None = None
     keep: float = 0.9
     patch: Literal["z", "pattern", "v"] = "z"
     upto: Literal["heads", "rows", "paths"] = "paths"
     examples: int = 32
     controls: int = 20
+    graph: Path | None = None
 
 
 def main(argv: Sequence[str], prog: str = "retrieval-interp why") -> None:
@@ -65,7 +70,8 @@ def main(argv: Sequence[str], prog: str = "retrieval-interp why") -> None:
 
         if text is not None:
             read_pairs(text)  # before a model is loaded
-        model, task = command.load_model(options.model, options.device)
+        own = None if options.task == _NAMES else options.task
+        model, task = command.load_model(options.model, options.device, own)
         pairs = None if text is None else read_pairs(text, _tokenizer(options.tokenizer, model))
     prompt = _asked(options, model, task, pairs), options.answer, options.wrong
     names = (
@@ -86,9 +92,11 @@ def main(argv: Sequence[str], prog: str = "retrieval-interp why") -> None:
         write_json(options.json, {"model": options.model, **why_to_dict(found), "record": record})
     if options.report is not None:
         ri.why_view(found, model, record=record).save_html(options.report)
+    if options.graph is not None:
+        write_json(options.graph, ri.eap_graph(found, model))
     command.say(f"{options.model}: {found.task.description}")
     print(f"\n{why_text(found, terminal_width())}")
-    command.tell_files(numbers=options.json, report=options.report)
+    command.tell_files(numbers=options.json, report=options.report, graph=options.graph)
 
 
 def _check(options: WhyOptions) -> None:
@@ -96,6 +104,8 @@ def _check(options: WhyOptions) -> None:
     if len(asked) > 1 or (not asked and options.model in PACKAGED):
         found = " and ".join(asked) or "none of them"
         raise ri.InputError(f"expected one of --prompt, --pairs and --task, found {found}")
+    if options.task not in (None, _NAMES) and ".py:" not in options.task:
+        raise ri.InputError(f"--task: expected {_NAMES} or FILE.py:NAME, found {options.task!r}")
     if options.counterfactual is not None and not (options.answer and options.wrong):
         raise ri.InputError("--counterfactual: expected --answer and --wrong with it, found none")
     if options.wrong and options.answer.strip() == options.wrong.strip():
@@ -129,7 +139,7 @@ def _asked(options: WhyOptions, model: Any, task: Any, pairs: Any) -> Any:
         return options.prompt
     if pairs is not None:
         return ri.PairsTask(pairs, model.tokenizer)
-    if options.task is not None:
+    if options.task == _NAMES:
         return ri.IndirectObjectTask(model.tokenizer)
     if task is None:
         raise ri.InputError(
