@@ -1,8 +1,10 @@
 import contextlib
 import importlib
+import re
 import signal
 import warnings
 from io import StringIO
+from pathlib import Path
 from subprocess import CompletedProcess
 
 import jaxtyping
@@ -123,3 +125,20 @@ def run_command_in_process():
         return CompletedProcess(argv, status, out.getvalue(), err.getvalue())
 
     return run
+
+
+@pytest.fixture(scope="session")
+def undocumented():
+    """The keys of a command's JSON that docs/commands.md does not have."""
+    text = (Path(__file__).parent.parent / "docs/commands.md").read_text()
+    named = set(re.findall(r"\w+", " ".join(re.findall(r"`([^`\n]+)`", text))))
+
+    def missing(data):
+        if isinstance(data, list):
+            return set().union(*map(missing, data))
+        if not isinstance(data, dict):
+            return set()
+        parts = (missing(value) for key, value in data.items() if key not in ("task", "versions"))
+        return (data.keys() - named).union(*parts)
+
+    return missing

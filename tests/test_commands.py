@@ -171,8 +171,9 @@ def ablate(run_command_in_process, tmp_path):
     return run
 
 
-def test_the_main_job_finds_a_sufficient_and_minimal_circuit(done):
+def test_the_main_job_finds_a_sufficient_and_minimal_circuit(done, undocumented):
     data = json.loads((done / "out.json").read_text())
+    assert not undocumented(data) and data["schema"] == "retrieval-interp/ablate/1"
     assert data["baseline_loss"] < 0.01 and data["combined_loss"] < data["tolerance"]
     assert data["sufficient"] and data["minimal"]
     assert min(row["ablated_loss"] for row in data["paths"]) > data["tolerance"]

@@ -174,7 +174,7 @@ def test_a_mean_of_one_example_is_that_example_and_not_used(hooked):
         scan(hooked, torch.tensor([[1, 2, 3, 1, 2, 3]]), by="mean")
 
 
-def test_a_scan_in_bounded_time(monkeypatch):
+def test_a_scan_in_bounded_time(monkeypatch, undocumented):
     equations = ri.load_checkpoint("equations")
 
     def scanned(time):
@@ -196,6 +196,7 @@ def test_a_scan_in_bounded_time(monkeypatch):
     text = scan_text(found, width=80)
     assert text.count(" not measured ") == 2 and "over before 2 heads could be" in text
     data = json.loads(json.dumps(scan_to_dict(found)))
+    assert not undocumented(data)
     for row, own in zip(data["heads"], found.heads):
         assert row["measured"] == (own in measured) and row["tried"] == (own.head in found.tried)
 

@@ -658,12 +658,13 @@ def test_another_half_of_the_pairs_is_reported(tmp_path):
     assert "\n".join(found.finding) in page.text
 
 
-def test_the_command_explains(run_command_in_process, tmp_path):
+def test_the_command_explains(run_command_in_process, tmp_path, undocumented):
     argv = ["--model", "small", "--examples", "16", "--controls", "2", "--json", "why.json"]
     done = run_command_in_process("why", *argv, "--report", "why.html", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert max(map(len, done.stdout.splitlines())) <= 100
     data = json.loads((tmp_path / "why.json").read_text())
+    assert not undocumented(data) and data["schema"] == "retrieval-interp/why/1"
     assert data["levels"][-1]["units"] == ["L2.H0 s0<-s2", "L4.H0 s0<-s4"]
     assert data["levels"][-1]["kept"]["share"] > 0.9 and "L2.H0" in done.stdout
     assert data["units"][0]["enables"][0]["path"] == "L4.H0 s0<-s4"

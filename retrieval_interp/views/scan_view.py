@@ -106,6 +106,7 @@ def scan_to_dict(scan: Scan) -> dict[str, Any]:
         for row in scan.heads
     ]
     return {
+        "schema": "retrieval-interp/scan/1",
         "task": scan.task.to_dict(),
         "description": scan.task.description,
         "examples": len(scan.batch),

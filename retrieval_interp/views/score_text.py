@@ -137,6 +137,7 @@ def score_to_dict(score: CircuitScore, name: str, task: Task, seed: int) -> Row:
         for row in score.heads
     ]
     return {
+        "schema": "retrieval-interp/ablate/1",
         "checkpoint": name,
         "task": task.to_dict(),
         "seed": seed,

@@ -31,7 +31,8 @@ def why_to_dict(found: Explanation) -> dict[str, Any]:
     """All numbers as JSON data, under the names that they have in `Explanation`."""
     names, others = found.task.role_names, ("task", "batch", "other", "circuit")
     numbers = {key: _plain(x, names) for key, x in vars(found).items() if key not in others}
-    about = {"task": found.task.to_dict(), "description": found.task.description}
+    about: dict[str, Any] = {"schema": "retrieval-interp/why/1"}
+    about |= {"task": found.task.to_dict(), "description": found.task.description}
     return {**about, "examples": len(found.batch), **numbers}
 
 
