@@ -77,7 +77,7 @@ def no_progress(items: Iterable[Any], text: str) -> Iterable[Any]:
 
 
 def mean_loss(losses: Float[Tensor, "batch target"]) -> float:
-    """The mean over targets, then over examples; the same everywhere, so equal runs score equal."""
+    """The mean over targets, then examples: one order of sums, so that equal runs score equal."""
     return float(losses.mean(dim=1).mean())
 
 
@@ -275,7 +275,9 @@ class Runs:
 
 # Runs with hooks
 
-Noted = dict[nn.Module, tuple[Tensor, Tensor]]  # what each module took and gave, [batch pos d]
+InputOutput = dict[
+    nn.Module, tuple[Tensor, Tensor]
+]  # what each module took and gave, [batch pos d]
 
 
 @dataclass(frozen=True)
@@ -285,7 +287,7 @@ class HookBase:
     circuit: Circuit
     outputs: Float[Tensor, "batch answer d_out"]
     returned: Sequence[Any]
-    noted: Noted
+    noted: InputOutput
 
 
 class HookRuns:
@@ -312,7 +314,7 @@ class HookRuns:
         if old is not None and layer == len(self.model.blocks):
             return replace(old, circuit=circuit)
         returned = list(old.returned[:layer]) if old else []
-        noted, known = (dict(old.noted), old.noted) if old else (Noted(), Noted())
+        noted, known = (dict(old.noted), old.noted) if old else (InputOutput(), InputOutput())
         before = returned[-1] if returned else None
         handles = [
             block.register_forward_hook(lambda block, inputs, output: returned.append(output))
@@ -395,7 +397,7 @@ def acts_alone(module: nn.Module, took: Tensor, gave: Tensor) -> bool:
 
 @contextmanager
 def only_where_different(
-    modules: list[nn.Module], known: Noted, noted: Noted | None = None
+    modules: list[nn.Module], known: InputOutput, noted: InputOutput | None = None
 ) -> Iterator[None]:
     """Compute modules only at positions where they take something else than in a known run.
 

@@ -37,11 +37,18 @@ Stream = dict[int, Float[Tensor, "batch chain d_model"]]  # by role, as far as i
 
 
 class Row(NamedTuple):
-    """What one role attends to in one head."""
+    """What one role attends to in one head.
 
-    mechanism: Mechanism | None  # whose pattern it is, `original` if its own; None: fixed weights
-    sources: tuple[tuple[int, float], ...]  # roles of its chain, with their weights
-    cut: frozenset[int] = frozenset()  # of its own attention, the roles of its chain without any
+    Attributes:
+        mechanism: whose pattern the row is of (`original`: the head's own attention), or None where
+            `sources` has its weights.
+        sources: roles of its chain, with their weights.
+        cut: of the head's own attention, the roles of its chain whose share is set to zero.
+    """
+
+    mechanism: Mechanism | None
+    sources: tuple[tuple[int, float], ...]
+    cut: frozenset[int] = frozenset()
 
     @classmethod
     def of(cls, mechanism: Mechanism, dest: int) -> "Row":

@@ -1,5 +1,8 @@
 """Tasks and models that are not this project's: tokens, HookedTransformer, TransformerBridge."""
 
+import os
+import subprocess
+import sys
 from dataclasses import dataclass, replace
 from runpy import run_path
 from types import SimpleNamespace
@@ -12,7 +15,14 @@ from retrieval_interp.circuits import Circuit, Head, Scorer, mechanisms
 from retrieval_interp.circuits.attention import Mask
 from retrieval_interp.circuits.hooks import ablated, probed
 from retrieval_interp.circuits.mechanisms import Where, pattern_of
-from tests.oracles import Lookup, bridge_of, hooked_model, naive_outputs
+from tests.oracles import (
+    SENTENCE,
+    Lookup,
+    bridge_of,
+    hooked_model,
+    naive_outputs,
+    untrained_bridge,
+)
 
 CIRCUITS = [
     [],
@@ -235,3 +245,21 @@ def test_names_of_roles_that_do_not_fit_are_refused(task, hooked, name):
     setattr(Short, name, ("one",))
     with pytest.raises(ri.InputError, match=f"expected {name} of .* roles, found 1"):
         ri.open(hooked, Short())
+
+
+@pytest.mark.slow
+def test_a_model_of_the_hub_is_opened_by_name_from_the_local_cache(tmp_path):
+    cache = tmp_path / "hub" / "models--tiny--llama"
+    untrained_bridge("llama", cache / "snapshots" / "abc")
+    (cache / "refs").mkdir()
+    (cache / "refs" / "main").write_text("abc")
+    (tmp_path / "t.txt").write_text(f"{SENTENCE} Mary. " * 4)
+    offline = {**os.environ, "HF_HUB_CACHE": str(cache.parent), "HF_HUB_OFFLINE": "1"}
+    for name, status, said in (
+        ("hf:tiny/llama", 0, "hf:tiny/llama: the next token of"),
+        ("hf:tiny/none", 2, "scan: hf:tiny/none: expected a causal language model"),
+    ):
+        command = ["-m", "retrieval_interp", "scan", "--model", name, "--text", "t.txt"]
+        command = [sys.executable, *command, "--time", "5"]
+        done = subprocess.run(command, cwd=tmp_path, env=offline, capture_output=True, text=True)
+        assert (done.returncode, said in done.stdout + done.stderr) == (status, True), done.stderr

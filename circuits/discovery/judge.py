@@ -88,16 +88,18 @@ class Judge:
             batch = batch[_spread(Scorer(model, task, batch).each(Circuit.empty(task)))]
         self.model, self.task, self.batch, self.other = model, task, batch, other
         ends = [*(count for count in _PARTS if count < len(batch)), len(batch)]
-        self.parts = [Scorer(model, task, batch[start:end]) for start, end in zip([0, *ends], ends)]
+        self.stages = [
+            Scorer(model, task, batch[start:end]) for start, end in zip([0, *ends], ends)
+        ]
         self.known: dict[Circuit, bool] = {}  # whether a circuit holds
         self.holding: list[Circuit] = []  # those that do, in the order in which they were tried
-        self.scored: dict[Circuit, list[Float[Tensor, " part"]]] = {}  # losses, part by part
-        self.empty = self.parts[0].empty_circuit
-        intact = self._first_losses(self.empty, len(self.parts))
+        self.scored: dict[Circuit, list[Float[Tensor, " part"]]] = {}  # losses, stage by stage
+        self.empty = self.stages[0].empty_circuit
+        intact = self._first_losses(self.empty, len(self.stages))
         self.uninformed = uninformed_loss(model, task, batch, self.losses)
         self.bar = Bar(task, intact, self.uninformed.loss, tolerance)
-        for part in self.parts if self.fast else []:
-            part.kept = part.runs.base(self.empty)  # frees what the intact run has left
+        for stage in self.stages if self.fast else []:
+            stage.kept = stage.runs.base(self.empty)  # frees what the intact run has left
         self._estimates: tuple[Circuit, Attribution] | None = None  # around the last circuit
 
     @cached_property
@@ -120,7 +122,7 @@ class Judge:
     @property
     def fast(self) -> bool:
         """Whether a run computes only what differs, so that many cost little."""
-        return self.parts[0].runs.compute_changes_only
+        return self.stages[0].runs.compute_changes_only
 
     def holds(self, circuit: Circuit, near: Circuit | None = None) -> bool:
         """Whether the loss is two standard errors below the tolerance, on both sets of examples."""
@@ -139,13 +141,13 @@ class Judge:
         """Whether the loss exceeds the tolerance by two standard errors."""
         return not self._is_below(circuit, -2.0, near)
 
-    def loss(self, circuit: Circuit, parts: int = 2, near: Circuit | None = None) -> float:
-        """The mean loss on the first parts of the examples: 16, 64, 192 or all."""
-        return float(self._first_losses(circuit, parts, near).mean())
+    def loss(self, circuit: Circuit, stages: int = 2, near: Circuit | None = None) -> float:
+        """The mean loss on the first 16 examples (1 stage), 64 (2), 192 (3) or all."""
+        return float(self._first_losses(circuit, stages, near).mean())
 
     def losses(self, circuit: Circuit) -> Float[Tensor, " batch"]:
         """The loss of every example."""
-        return self._first_losses(circuit, len(self.parts))
+        return self._first_losses(circuit, len(self.stages))
 
     def changes(self, circuit: Circuit) -> "Attribution | MeasuredChanges":
         """What other mechanisms do to a circuit's loss: estimated, or measured on few examples."""
@@ -158,16 +160,16 @@ class Judge:
         return self._estimates[1]
 
     def _first_losses(
-        self, circuit: Circuit, parts: int, near: Circuit | None = None
+        self, circuit: Circuit, stages: int, near: Circuit | None = None
     ) -> Float[Tensor, " few"]:
-        """Each example's loss, on the first parts of the examples."""
+        """Each example's loss, on those of the first stages."""
         known = self.scored.setdefault(circuit, [])
-        for number, part in enumerate(self.parts[len(known) : parts], len(known)):
+        for number, stage in enumerate(self.stages[len(known) : stages], len(known)):
             self.deadline.check()
             if near is not None and number < len(self.scored.get(near, [])):
-                part.rebase(near)
-            known.append(part.each(circuit))
-        return torch.cat(known[:parts])
+                stage.rebase(near)
+            known.append(stage.each(circuit))
+        return torch.cat(known[:stages])
 
     def _is_below(self, circuit: Circuit, errors: float, near: Circuit | None) -> bool:
         """Whether the loss, with so many standard errors added, is below the tolerance.
@@ -176,15 +178,15 @@ class Judge:
         standard errors. Where errors are taken away, that a loss is above the tolerance is a claim:
         then it is three, and from 64 examples on they decide that it is below, too.
         """
-        for parts in range(1, len(self.parts)):
-            losses = self._first_losses(circuit, parts, near)
+        for stages in range(1, len(self.stages)):
+            losses = self._first_losses(circuit, stages, near)
             seen = len(losses) / len(self.batch)
             doubt, expected = (3 if errors < 0 else 2) * (1 - seen) ** 0.5, errors * seen**0.5
             if self.bar.above(losses, expected - doubt) > 0:
                 return False
-            if errors < 0 and parts > 1 and self.bar.above(losses, expected + doubt) < 0:
+            if errors < 0 and stages > 1 and self.bar.above(losses, expected + doubt) < 0:
                 return True
-        return self.bar.above(self._first_losses(circuit, len(self.parts), near), errors) < 0
+        return self.bar.above(self._first_losses(circuit, len(self.stages), near), errors) < 0
 
 
 def _spread(losses: Float[Tensor, " batch"]) -> list[int]:

@@ -27,7 +27,7 @@ from retrieval_interp.circuits.discovery.judge import Judge
 from retrieval_interp.circuits.discovery.space import Part, Space
 from retrieval_interp.circuits.mechanisms import along
 
-_SAME_LOSS = 1e-6  # difference of predicted losses that is none
+_SAME_PREDICTION = 1e-6  # difference of predicted losses that is none
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,9 @@ class Nearby:
         few = self.effort.measured_fast if judge.fast else self.effort.measured
         for part in sorted(simpler, key=lambda part: simpler[part].effect)[:few]:
             trial = self.circuit.replace(part.head, part.mechanism)
-            risen = judge.loss(trial, 1, self.circuit) - judge.loss(self.circuit, 1)
+            risen = judge.loss(trial, stages=1, near=self.circuit) - judge.loss(
+                self.circuit, stages=1
+            )
             simpler[part] = _scaled(simpler[part], risen)
         return simpler
 
@@ -254,7 +256,7 @@ def _simplest(
     losses: Float[Tensor, " change"], keys: Int[Tensor, " change"]
 ) -> Int[Tensor, " some"]:
     """Of those that lose the same, the simplest; those that lose least first."""
-    rounded = (losses / _SAME_LOSS).round()
+    rounded = (losses / _SAME_PREDICTION).round()
     order = keys.argsort(stable=True)
     order = order[rounded[order].argsort(stable=True)]
     return order[rounded[order].diff(prepend=rounded.new_tensor([-torch.inf])) > 0]

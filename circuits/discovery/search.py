@@ -136,8 +136,8 @@ def discover(
 class Search:
     """A search, which goes on while it is iterated over and can be left at any time.
 
-    To a strategy it offers what heads may become (`starts`, `options`), what circuits cost (`cost`,
-    `key`), what they lose (`loss`, `limit`), and whether they hold (`holds`, `best`).
+    To a strategy it offers what heads may become (`starts`, `options_of`), what circuits cost
+    (`cost`, `key`), what they lose (`loss`, `limit`), and whether they hold (`holds`, `best`).
 
     Attributes:
         heads: those that may be replaced.
@@ -168,7 +168,9 @@ class Search:
         self.needed: list[tuple[HeadPath, ...]] = []
         self._best, self._ranked = Circuit.empty(task), 0
         self._search_ended = "cancelled"  # or why it ended before it was done, or nothing
-        self._cuts_ended: str | None = None  # the same of cutting paths; None before that
+        self._cuts_ended: str | None = (
+            None  # why cutting paths ended early, or nothing; None: not begun
+        )
 
     def _drawn(self, seed: int) -> Batch:
         device = next(self.model.parameters()).device
@@ -374,7 +376,7 @@ def _simplify_one(
     first, second = aims
 
     def first_loss(circuit: Circuit) -> float:
-        return judge.loss(circuit, parts=1)
+        return judge.loss(circuit, stages=1)
 
     def best() -> Circuit:
         return min(judge.holding, key=first.key, default=circuit)
@@ -457,7 +459,7 @@ def settled(circuit: Circuit, judge: Judge, space: Space) -> Circuit:
     while todo:
         head = todo.pop(0)
         exchanged = circuit.replace(head, UNIFORM if circuit[head] == IDENTITY else IDENTITY)
-        gain = judge.loss(circuit, 1, base) - judge.loss(exchanged, 1, base)
+        gain = judge.loss(circuit, near=base, stages=1) - judge.loss(exchanged, near=base, stages=1)
         if gain > _SAME_LOSS:
             circuit, todo = exchanged, [other for other in idle if other != head]
     return circuit
@@ -467,5 +469,5 @@ def lacking_a_part(best: Circuit, judge: Judge, space: Space) -> Iterator[Circui
     """The best circuit without a path, or with a head uniform or identity, as loses less."""
     for head in space.useful(best):
         without = [best.replace(head, idle) for idle in _IDLE]
-        yield min(without, key=lambda circuit: judge.loss(circuit, 1, best))
+        yield min(without, key=lambda circuit: judge.loss(circuit, stages=1, near=best))
     yield from (best.without(path) for path in best.paths() if len(best[path.head].paths) > 1)
