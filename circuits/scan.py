@@ -4,6 +4,7 @@ import math
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from time import monotonic
 from typing import Any, Literal
 
@@ -25,6 +26,7 @@ from retrieval_interp.circuits.means import (
 from retrieval_interp.circuits.mechanisms import IDENTITY, RULES, UNIFORM, Mechanism
 from retrieval_interp.circuits.tolerance import kept_share
 from retrieval_interp.tasks import Batch, InputError, InputWarning, Task
+from retrieval_interp.tasks.shown import shown
 from retrieval_interp.tasks.words.given_texts import NextTokenTask
 
 _PATHS = 0.25  # mean attention of the paths that are tried where positions have roles
@@ -104,8 +106,7 @@ class Scan:
     learned: bool  # whether the model does better than one that knows nothing
 
     def __repr__(self) -> str:
-        held = f"{len(self.circuit.mechanisms)} of {len(self.heads)} heads"
-        return f"Scan: {held} replaced, loss {self.joint_loss:.4f}; ri.scan_view shows it"
+        return shown(self)
 
     @property
     def kept(self) -> float:
@@ -116,7 +117,7 @@ class Scan:
 
 def scan(
     model: Any,
-    text: str | Sequence[Any] | torch.Tensor | Task,
+    text: str | Path | Sequence[Any] | torch.Tensor | Task,
     *,
     length: int = 128,
     examples: int = 128,
@@ -135,7 +136,8 @@ def scan(
 
     Args:
         model: a hooked model; left unchanged.
-        text: a text or several, token ids (a tensor [batch pos], or lists), or a task.
+        text: a text or several, the path of a file of text, token ids (a tensor [batch pos], or
+            lists), or a task.
         length: most tokens of a window that text is cut into.
         examples: number of examples drawn from a task, for each half.
         seed: of these examples.
@@ -275,6 +277,13 @@ def next_token_task(model: Any, text: Any, length: int = 128) -> NextTokenTask:
             f"{found if causal else 'sight of later tokens'}; give its task instead"
         )
     tokenizer = getattr(model, "tokenizer", None)
+    if isinstance(text, str) and len(text) < 256 and "\n" not in text and Path(text).is_file():
+        raise InputError(f"text: expected a text, found the name of a file; give Path({text!r})")
+    if isinstance(text, Path):
+        try:
+            text = text.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise InputError(f"{text}: expected a file of text, found: {error!s:.100}") from None
     items: Any = text.tolist() if hasattr(text, "tolist") else text
     items = [items] if isinstance(items, str) else items
     if items and all(isinstance(item, str) for item in items):

@@ -24,7 +24,7 @@ from retrieval_interp.tasks import InputError
 from retrieval_interp.tasks.words.given_texts import NextTokenTask
 from retrieval_interp.views.scan_view import scan_text, scan_to_dict, scan_verdict, scan_view
 from tests.browser import needs_chromium, page_in_chromium
-from tests.oracles import byte_pairs, hooked_model, naive_outputs
+from tests.oracles import SENTENCE, byte_pairs, hooked_model, naive_outputs, untrained_bridge
 
 SEQUENCES = [[1, 2, 3, 1, 2, 4, 5], [6, 7, 6, 7, 8], [3, 3, 3, 9], [2, 9, 4, 2, 9]]
 
@@ -227,3 +227,17 @@ def test_logits_that_would_take_much_memory_are_computed_in_parts(hooked, text, 
     parts = scan(hooked, text)
     assert [row.loss for row in parts.heads] == pytest.approx([row.loss for row in whole.heads])
     assert parts.joint_loss == pytest.approx(whole.joint_loss)
+
+
+def test_a_file_of_text_is_given_as_a_path_and_a_scan_prints_its_table(tmp_path):
+    model = untrained_bridge("llama", tmp_path / "model")
+    (tmp_path / "text.txt").write_text(f"{SENTENCE}. " * 20)
+    found = ri.scan(model, tmp_path / "text.txt", length=16, time=0.0)
+    assert found.batch.inputs.equal(
+        ri.scan(model, f"{SENTENCE}. " * 20, length=16, time=0.0).batch.inputs
+    )
+    assert repr(found) == scan_text(found) and "L1.H3" in repr(found)
+    with pytest.raises(InputError, match=r"found the name of a file; give Path\('.*text.txt'\)"):
+        ri.scan(model, str(tmp_path / "text.txt"))
+    with pytest.raises(InputError, match=r"none.txt: expected a file of text, found: .*No such"):
+        ri.scan(model, tmp_path / "none.txt")

@@ -8,8 +8,9 @@ import re
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from html import escape
+from importlib import import_module
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,7 +23,7 @@ from retrieval_interp.tasks.shown import SHOWN_BY
 if TYPE_CHECKING:
     from jinja2 import Environment
 
-    from retrieval_interp.circuits import Circuit, CircuitScore
+    from retrieval_interp.circuits import Circuit
 
 _TEMPLATES = Path(__file__).parent / "templates"
 
@@ -110,7 +111,8 @@ def circuitsvis_script() -> Markup:
 
 def register_displays() -> None:
     """Say how results are shown, also to a running IPython shell; may be repeated."""
-    SHOWN_BY["CircuitScore"] = _score_text
+    SHOWN_BY["CircuitScore"] = partial(_shown_by, "score_text", "score_table")
+    SHOWN_BY["Scan"] = partial(_shown_by, "scan_view", "scan_text")
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython else None
     html = getattr(getattr(shell, "display_formatter", None), "formatters", {}).get("text/html")
@@ -118,10 +120,9 @@ def register_displays() -> None:
         html.for_type_by_name("retrieval_interp.circuits.circuit", "Circuit", circuit_html)
 
 
-def _score_text(score: "CircuitScore") -> str:
-    from retrieval_interp.views.score_text import score_table
-
-    return score_table(score).rstrip()
+def _shown_by(module: str, function: str, result: Any) -> str:
+    """A result as text, by a module of this folder that is loaded only now."""
+    return str(getattr(import_module(f"{__package__}.{module}"), function)(result)).rstrip()
 
 
 def circuit_html(circuit: "Circuit") -> str:
