@@ -250,7 +250,8 @@ def test_models_and_tasks_of_ones_own(command, tmp_path, monkeypatch, run_comman
     if command == "why":  # an untrained model
         assert "there is nothing to recover" in done.stderr
     else:
-        assert done.returncode == 0 and "own.py:model: retrieval with 2 chains" in done.stdout
+        said = " ".join(done.stdout.split())
+        assert done.returncode == 0 and "own.py:model: retrieval with 2 chains" in said
     done = run_command_in_process(command, *model, "--task", tmp_path / "own.py:number")
     assert "own.py:number: expected an ri.Task, found int" in done.stderr
 
