@@ -150,14 +150,8 @@ class Bar:
         allowed = self.loss - float(self._common.mean())
         return float(rise.mean()) + errors * standard_error(rise) - allowed
 
-    def keeps(self, losses: Float[Tensor, " few"]) -> bool:
-        """Whether losses are below it, by two standard errors."""
-        return self.above(losses, 2.0) < 0
-
-    def breaks(self, losses: Float[Tensor, " few"]) -> bool:
-        """Whether losses are above it, by two standard errors."""
-        return self.above(losses, -2.0) > 0
-
     def side(self, losses: Float[Tensor, " few"]) -> bool | None:
-        """Whether losses are above it (True) or below (False); None where that is not clear."""
-        return True if self.breaks(losses) else False if self.keeps(losses) else None
+        """Whether losses are above it (True) or below (False), by two standard errors, or None."""
+        if self.above(losses, -2.0) > 0:
+            return True
+        return False if self.above(losses, 2.0) < 0 else None

@@ -245,6 +245,7 @@ def work_until(page, text):
         page.waiting.get(timeout=300)()
 
 
+@pytest.mark.slow
 def test_heads_are_shown_during_a_search_and_cancelling_gives_the_best_circuit_so_far(searchable):
     page = searchable
     page.answer({"do": "discover"})

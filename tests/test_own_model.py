@@ -135,6 +135,7 @@ def three_back(tokens):
     return torch.eye(len(tokens)).roll(3, 0).tril()
 
 
+@pytest.mark.slow
 def test_a_rule_of_ones_own_is_tried_by_search_and_scan(rules_kept):
     """On a trained head that looks three places back, which no built-in rule says."""
     names = run_path("examples/own_task.py")

@@ -63,7 +63,8 @@ def test_a_checkpoint_has_the_same_outputs(version_4, hooked, name):
     torch.testing.assert_close(bridged.model(inputs), expected, atol=1e-5, rtol=0)
 
 
-@pytest.mark.parametrize("name", ["small", pytest.param("transformer-d", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["small", "transformer-d"])
 def test_a_shipped_circuit_scores_the_same(version_4, without_type_checks, hooked, name, tmp_path):
     file = shipped_checkpoints()[name].parents[1] / "results" / f"{name}.circuit.json"
     scores = []
