@@ -97,8 +97,8 @@ class PlainTransformer(nn.Module):
     @classmethod
     @torch.no_grad()
     def of(cls, model: Any) -> "PlainTransformer":
-        """A copy of a GPT-2-like model's weights."""
-        plain = cls(model.cfg, getattr(model, "reads_vectors", False))
+        """A copy of a GPT-2-like model's weights, on its device."""
+        plain = cls(model.cfg, getattr(model, "reads_vectors", False)).to(model.W_E.device)
         for name, weight in plain.named_parameters():
             weight.copy_(reduce(getattr, name.split("."), model))
         return plain
