@@ -69,6 +69,7 @@ def test_changes_of_one_token_turn_the_answer(tmp_path):
     assert given.wrong.probability == pytest.approx(float(before.softmax(0)[token]), rel=1e-3)
     assert given.wrong.rank == int((before >= before[token]).sum())
     assert f"rank {given.wrong.rank}" in given.sentences[0]
+    assert f"after which {given.wrong.word!r} is likelier than {answer!r}." in given.sentences[1]
     # What both answers begin with goes behind the prompt: the first token that differs is asked.
     behind = ask(model, f"{SENTENCE} to", answer)
     wrong, place = behind.changes[0].wrong, behind.place.text

@@ -136,11 +136,16 @@ class PromptQuestion:
             says += f"; {self.word!r} has {self.probability:.1%}, rank {self.rank}"
         if self.wrong is not None:
             says += "; {!r} has {:.1%}, rank {}".format(*self.wrong)
-        changes = [f"{change.text.strip()} ({change.word.strip()})" for change in self.changes]
+        changes = [
+            change.text.strip() + ("" if self.wrong else f" ({change.word.strip()})")
+            for change in self.changes
+        ]
         if len(changes) > SHOWN:
             changes = [*changes[:SHOWN], f"{len(changes) - SHOWN} more"]
         drawn = "tokens drawn at random, " if self.at_random else ""
         put = f"in place of {self.place.text.strip()!r} come {drawn}{listed(changes, 'and')}"
+        if self.wrong is not None:
+            put += f", after which {self.wrong.word!r} is likelier than {self.word!r}"
         first = sorted(self.places, key=lambda place: -place.falls)[:3]
         falls = [f"{(x.text.strip() or x.text)!r} ({x.falls:.1f})" for x in first if x.falls > 0]
         if len(self.places) == 1 or not falls:
