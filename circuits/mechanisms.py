@@ -2,7 +2,7 @@
 
 The row of a position without a path is all zeros, as in the paper. A new mechanism is a subclass;
 text and files find it by its `kind`. Searches and scans try what `RULES` lists; what a mechanism
-costs them is in `circuits.discovery.space.COSTS`.
+costs them is their `cost`.
 """
 
 import itertools
