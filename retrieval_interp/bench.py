@@ -447,8 +447,7 @@ class Workbench:
             choices: as `ri.discover` takes them, such as `time=60`, `heads=["L0.H0", "L2.H0"]`,
                 or `shared=False` for one-hot paths only.
         """
-        options = self.search_options(**choices)
-        search = circuits.Search(self.model, self.task, options, strategy=strategy)
+        search = circuits.Search(self.model, self.task, self.search_options(**choices), strategy)
         return self.take(search.run(self.progress))
 
     def search_options(self, **choices: Any) -> SearchOptions:

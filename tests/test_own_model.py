@@ -235,7 +235,8 @@ def test_a_strategy_of_ones_own_works_on_the_bench(small):
         yield "nothing is tried"
 
     bench = ri.open("small", examples=8)
-    assert not bench.discover(strategy=nothing, time=60.0) or not bench.circuit.mechanisms
+    bench.discover(strategy=nothing, time=60.0)
+    assert not bench.circuit.mechanisms  # a search of its own finds four heads
 
 
 @pytest.mark.parametrize("name", ["role_labels", "role_symbols"])
