@@ -286,7 +286,7 @@ def ablated(
     names: dict[Any, str] = {}
     functions: dict[Any, list[HookFunction]] = {}
     for layer, heads in layers.items():
-        for name, function in _layer_hooks(layer, heads, patterns, batch, uses_pattern):
+        for name, function in LayerHooks(layer, heads, patterns, batch, uses_pattern).hooks():
             names[points.get(name)] = name
             functions.setdefault(points.get(name), []).append(function)
     fired: set[str] = set()
@@ -308,90 +308,109 @@ def ablated(
             )
 
 
-def _layer_hooks(
-    layer: int,
-    mechanisms: Mapping[int, Mechanism],
-    patterns: KeptPatterns,
-    batch: Batch,
-    uses_pattern: bool,
-) -> list[tuple[str, HookFunction]]:
-    """Hooks that put mechanisms in place of a layer's heads.
+class LayerHooks:
+    """Hooks that put mechanisms in place of the heads of one layer.
 
-    Patterns are replaced at `hook_pattern` where the model uses what that returns. Where it only
-    shows it, and where a mechanism says what a head writes, `hook_z` is replaced. A bridge that
-    only shows its pattern does so last: a head's own is then made of its queries and keys.
+    Where the model uses what a hook at `hook_pattern` returns, patterns are replaced there. Where
+    it only shows its pattern, and for mechanisms that say what a head writes, `hook_z` is replaced.
+    A bridge that only shows its pattern does so last: a head's own attention is then computed from
+    its queries and keys, and compared with what is shown.
     """
-    place, seen = f"blocks.{layer}.attn.hook_", dict[str, Tensor]()
-    at_pattern = {h: m for h, m in mechanisms.items() if uses_pattern and not m.replaces_output}
-    at_z = {h: m for h, m in mechanisms.items() if h not in at_pattern}
-    computed: dict[int, Float[Tensor, "batch dest src"]] = {}
-    used: dict[int, Float[Tensor, "batch dest src"]] = {}
-    real = batch.attention_mask
 
-    def note(name: str, activation: Tensor, hook: Any) -> None:
-        seen[name] = activation
+    def __init__(
+        self,
+        layer: int,
+        mechanisms: Mapping[int, Mechanism],
+        patterns: KeptPatterns,
+        batch: Batch,
+        uses_pattern: bool,
+    ):
+        self.layer, self.patterns, self.batch = layer, patterns, batch
+        self.uses_pattern = uses_pattern
+        self.at_pattern: dict[int, Mechanism] = {}
+        self.at_z: dict[int, Mechanism] = {}
+        for head, mechanism in mechanisms.items():
+            goes_in_early = uses_pattern and not mechanism.replaces_output
+            (self.at_pattern if goes_in_early else self.at_z)[head] = mechanism
+        self.seen: dict[str, Tensor] = {}  # q, k, v or pattern of this run, of all heads
+        self.computed: dict[int, Float[Tensor, "batch dest src"]] = {}  # own attention, from q, k
+        self.put_in: dict[int, Float[Tensor, "batch dest src"]] = {}  # patterns, at `hook_z`
 
-    def new_pattern(mechanism: Mechanism, own: Tensor) -> Float[Tensor, "#batch dest src"]:
-        keeps = mechanism.keeps_own
-        return mechanism.changed(own, batch.roles) if keeps else patterns.of(mechanism, layer)
+    def hooks(self) -> list[tuple[str, HookFunction]]:
+        """The hooks by name, in the order in which they fire."""
+        place, hooks = f"blocks.{self.layer}.attn.hook_", list[tuple[str, HookFunction]]()
+        if self.at_pattern:
+            hooks.append((f"{place}pattern", self.replace_patterns))
+        if self.at_z:
+            names = ["v"]
+            if any(mechanism.reads_pattern for mechanism in self.at_z.values()):
+                names += ["pattern"] if self.uses_pattern else ["q", "k"]
+            hooks += [(place + name, partial(self.note, name)) for name in names]
+            hooks.append((f"{place}z", self.replace_outputs))
+            if not self.uses_pattern:
+                hooks.append((f"{place}pattern", self.show_patterns))
+        return hooks
 
-    def own_pattern(head: int) -> Float[Tensor, "batch dest src"]:
-        if uses_pattern:
-            return seen["pattern"][:, head]
-        allowed = patterns.where[layer].allowed
-        if real is not None:
-            allowed = allowed | ~real[:, :, None]  # rows of padding, which nothing attends to
-        group = seen["q"].shape[2] // seen["k"].shape[2]  # query heads may share a key-value head
-        queries, keys = seen["q"][:, :, head], seen["k"][:, :, head // group]
-        computed[head] = softmax_attention(queries, keys, allowed, queries.shape[-1] ** 0.5)
-        return computed[head]
+    def note(self, name: str, activation: Tensor, hook: Any) -> None:
+        """Keep what passes here for `replace_outputs`."""
+        self.seen[name] = activation
 
-    def put_patterns(pattern: Float[Tensor, "batch head dest src"], hook: Any) -> Tensor:
-        _check_run(len(pattern), pattern.shape[-1], batch)
+    def replace_patterns(self, pattern: Float[Tensor, "batch head dest src"], hook: Any) -> Tensor:
+        """Replace what heads attend to."""
+        _check_run(len(pattern), pattern.shape[-1], self.batch)
         pattern = pattern.clone()
-        for head, mechanism in at_pattern.items():
-            pattern[:, head] = new_pattern(mechanism, pattern[:, head]).to(pattern)
+        for head, mechanism in self.at_pattern.items():
+            pattern[:, head] = self._new_pattern(mechanism, pattern[:, head]).to(pattern)
         return pattern
 
-    def put_outputs(z: Float[Tensor, "batch pos head d_head"], hook: Any) -> Tensor:
-        _check_run(len(z), z.shape[1], batch)
+    def replace_outputs(self, z: Float[Tensor, "batch pos head d_head"], hook: Any) -> Tensor:
+        """Replace what heads write, z = pattern · values."""
+        _check_run(len(z), z.shape[1], self.batch)
         z = z.clone()
-        group = z.shape[2] // seen["v"].shape[2]
-        for head, mechanism in at_z.items():
-            v = seen["v"][:, :, head // group]
-            own = own_pattern(head) if mechanism.reads_pattern else v.new_zeros(0)
+        group = z.shape[2] // self.seen["v"].shape[2]  # query heads may share a key-value head
+        for head, mechanism in self.at_z.items():
+            v = self.seen["v"][:, :, head // group]
+            own = self._own_pattern(head) if mechanism.reads_pattern else v.new_zeros(0)
             if mechanism.replaces_output:
-                here, there = Attended(own, v, z[:, :, head]), batch.counterfactual_of(layer, head)
-                z[:, :, head] = mechanism.output(here, there, batch.roles)
+                here = Attended(own, v, z[:, :, head])
+                there = self.batch.counterfactual_of(self.layer, head)
+                z[:, :, head] = mechanism.output(here, there, self.batch.roles)
             else:
-                used[head] = new_pattern(mechanism, own).to(z).expand(len(z), -1, -1)
-                z[:, :, head] = used[head] @ v
+                pattern = self._new_pattern(mechanism, own).to(z).expand(len(z), -1, -1)
+                self.put_in[head] = pattern
+                z[:, :, head] = pattern @ v
         return z
 
-    def show(pattern: Float[Tensor, "batch head dest src"], hook: Any) -> Tensor:
-        """Show the pattern that was actually used to other hooks."""
-        for head, own in computed.items():
+    def show_patterns(self, pattern: Float[Tensor, "batch head dest src"], hook: Any) -> Tensor:
+        """Show the patterns that were put in at `hook_z` to other hooks."""
+        real = self.batch.attention_mask
+        for head, own in self.computed.items():
             apart = (own - pattern[:, head]).abs().amax(-1)
             if bool((apart if real is None else apart * real).max() > 1e-4):
                 raise InputError(
-                    f"ablation: expected L{layer}.H{head} to attend by its queries and keys alone, "
-                    "found another pattern; paths of this model cannot be cut, only replaced"
+                    f"ablation: expected L{self.layer}.H{head} to attend by its queries and keys "
+                    "alone, found another pattern; paths of this model cannot be cut, only replaced"
                 )
         pattern = pattern.clone()
-        for head, replaced in used.items():
+        for head, replaced in self.put_in.items():
             pattern[:, head] = replaced
         return pattern
 
-    hooks: list[tuple[str, HookFunction]] = []
-    if at_pattern:
-        hooks.append((f"{place}pattern", put_patterns))
-    if at_z:
-        reads = any(mechanism.reads_pattern for mechanism in at_z.values())
-        names = ["v", *([] if not reads else ["pattern"] if uses_pattern else ["q", "k"])]
-        hooks += [(place + name, partial(note, name)) for name in names]
-        hooks.append((f"{place}z", put_outputs))
-        hooks += [] if uses_pattern else [(f"{place}pattern", show)]
-    return hooks
+    def _new_pattern(self, mechanism: Mechanism, own: Tensor) -> Float[Tensor, "#batch dest src"]:
+        if mechanism.keeps_own:
+            return mechanism.changed(own, self.batch.roles)
+        return self.patterns.of(mechanism, self.layer)
+
+    def _own_pattern(self, head: int) -> Float[Tensor, "batch dest src"]:
+        if self.uses_pattern:
+            return self.seen["pattern"][:, head]
+        allowed, real = self.patterns.where[self.layer].allowed, self.batch.attention_mask
+        if real is not None:
+            allowed = allowed | ~real[:, :, None]  # rows of padding, which nothing attends to
+        group = self.seen["q"].shape[2] // self.seen["k"].shape[2]
+        queries, keys = self.seen["q"][:, :, head], self.seen["k"][:, :, head // group]
+        self.computed[head] = softmax_attention(queries, keys, allowed, queries.shape[-1] ** 0.5)
+        return self.computed[head]
 
 
 def _check_run(examples: int, positions: int, batch: Batch) -> None:

@@ -108,13 +108,17 @@ class Mechanism:
     paths: tuple[RolePath, ...] = ()  # sorted
 
     def __init_subclass__(cls) -> None:
-        if "kind" in vars(cls):
-            known = MECHANISMS.get(cls.kind, cls)
-            if known.__module__ == __name__ != cls.__module__:
+        kind = vars(cls).get("kind")
+        if cls.__module__ != __name__:
+            known = MECHANISMS.get(kind or "")
+            if kind is None or (known is not None and known.__module__ == __name__):
+                found = "none" if kind is None else f"{kind!r}, a built-in"
                 raise InputError(
-                    f"kind: expected a word of its own, found {cls.kind!r}, a built-in"
+                    f"{cls.__name__}: expected a `kind` of its own, the word for it in text and "
+                    f"files, found {found}"
                 )
-            MECHANISMS[cls.kind] = cls
+        if kind is not None:
+            MECHANISMS[kind] = cls
 
     def pattern(self, where: Where) -> Pattern:
         """Its attention, in float32; [1 dest src] if it is the same for every example."""

@@ -43,6 +43,7 @@ def printed(tmp_path, monkeypatch, capsys, without_type_checks):
 
 # What the code of a page has to print.
 PRINTED = {
+    "docs/code.md": ["L0.H0 1.428", "L4.H0 0.742"],
     "README.md": ["Sufficient: with 5 of 5 heads replaced"],
     "docs/conditional.md": ["torch.Size([8, "],
     "docs/depth.md": ["can deliver B, C, D and E."],

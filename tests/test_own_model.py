@@ -224,10 +224,15 @@ def test_a_mechanism_has_numbers_and_a_word_of_its_own(rules_kept):
 
     circuit = Circuit({Head(0, 0): Back(3)}, 2)
     assert Circuit.from_json(circuit.to_json(), ("a", "b")) == circuit
-    with pytest.raises(ri.InputError, match="a word of its own, found 'same', a built-in"):
+    with pytest.raises(ri.InputError, match="Taken: .* of its own, .* found 'same', a built-in"):
 
         class Taken(mechanisms.Rule):
             kind = "same"
+
+    with pytest.raises(ri.InputError, match="Nameless: expected a `kind` .* found none"):
+
+        class Nameless(mechanisms.OneHot):
+            pass
 
 
 def test_a_strategy_of_ones_own_works_on_the_bench(small):

@@ -168,9 +168,8 @@ class Search:
         self.needed: list[tuple[HeadPath, ...]] = []
         self._best, self._ranked = Circuit.empty(task), 0
         self._search_ended = "cancelled"  # or why it ended before it was done, or nothing
-        self._cuts_ended: str | None = (
-            None  # why cutting paths ended early, or nothing; None: not begun
-        )
+        # Why cutting paths ended early, or nothing; None: not begun.
+        self._cuts_ended: str | None = None
 
     def _drawn(self, seed: int) -> Batch:
         device = next(self.model.parameters()).device
@@ -375,7 +374,7 @@ def _simplify_one(
     """Simplify a circuit until no look finds a simpler one that holds."""
     first, second = aims
 
-    def first_loss(circuit: Circuit) -> float:
+    def loss(circuit: Circuit) -> float:
         return judge.loss(circuit, stages=1)
 
     def best() -> Circuit:
@@ -384,34 +383,36 @@ def _simplify_one(
     def looks_around(circuit: Circuit) -> list[Look]:
         return [Look(first, circuit), Look(second, circuit), Look(first, best())]
 
-    work, is_stuck = looks_around(circuit), False
+    work, has_taken_away = looks_around(circuit), False
     while work:
-        aim, centre, closer = work.pop(0)
-        centre_holds, limit, largest = judge.holds(centre), sys.maxsize, sys.maxsize
-        if judge.holding:
-            limit = min(map(aim.key, judge.holding))
-            largest = first.size(first.key(best())) if aim is second else largest
+        look = work.pop(0)
+        aim, centre, _ = look
+        centre_holds = judge.holds(centre)
+        limit = min(map(aim.key, judge.holding), default=sys.maxsize)
         if (aim.fewest, limit, centre) not in looked:
             looked.add((aim.fewest, limit, centre))
             yield f"looking for fewer {aim.fewest}"
+            largest = sys.maxsize
+            if aim is second and judge.holding:
+                largest = first.size(first.key(best()))
             trials = candidates(Nearby(aim, centre, judge, effort), limit, largest)
             for number, trial in enumerate(trials, 1):
                 yield f"trying circuits, {number} of {len(trials)}"
                 if judge.holds(trial, centre):
                     break
             else:
-                trial = settled(min(trials, key=first_loss), judge, aim) if trials else centre
+                trial = settled(min(trials, key=loss), judge, aim) if trials else centre
             if trials and judge.holds(trial):
-                work, is_stuck = looks_around(trial), False
-            elif not centre_holds and closer + 1 < (2 if judge.holding else effort.looks):
-                gain = first_loss(centre) - first_loss(trial)
-                work[:0] = [Look(aim, trial, closer + 1)] if gain > 10 * _SAME_LOSS else []
-        if not work and not is_stuck and judge.holds(best()):
-            is_stuck, lacking = True, list[Circuit]()
+                work, has_taken_away = looks_around(trial), False
+            elif not centre_holds and loss(centre) - loss(trial) > 10 * _SAME_LOSS:
+                if look.closer + 1 < (2 if judge.holding else effort.looks):
+                    work.insert(0, Look(aim, trial, look.closer + 1))
+        if not work and not has_taken_away and judge.holds(best()):
+            has_taken_away, lacking = True, list[Circuit]()
             for lesser in lacking_a_part(best(), judge, first):
                 yield "taking parts away from the best circuit"
                 lacking.append(lesser)
-            lacking.sort(key=first_loss)
+            lacking.sort(key=loss)
             work = [Look(first, lesser) for lesser in lacking[: effort.lacking]]
 
 
@@ -466,7 +467,10 @@ def settled(circuit: Circuit, judge: Judge, space: Space) -> Circuit:
 
 
 def lacking_a_part(best: Circuit, judge: Judge, space: Space) -> Iterator[Circuit]:
-    """The best circuit without a path, or with a head uniform or identity, as loses less."""
+    """The best circuit without a path, or with a useful head uniform or identity.
+
+    Of these two the one that loses less.
+    """
     for head in space.useful(best):
         without = [best.replace(head, idle) for idle in _IDLE]
         yield min(without, key=lambda circuit: judge.loss(circuit, stages=1, near=best))
