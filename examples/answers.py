@@ -1,7 +1,9 @@
 """Nine things that SmolLM2 gets right, as tasks, and which heads do it (docs/answers.md).
 
     python examples/answers.py [capital language ...]
+    python examples/answers.py --atlas atlas.html [capital language ...]
 
+The second one says what each answer loses without each head, and writes that as a page.
 docs/language-models.md says how to install the model. A minute or more each.
 """
 
@@ -204,5 +206,13 @@ if __name__ == "__main__":
         model = ri.smollm2()
     except ri.InputError as missing:
         sys.exit(str(missing))
-    for name in sys.argv[1:] or BEHAVIOURS:
-        print(ri.why(model, BEHAVIOURS[name](model.tokenizer), upto="heads"), end="\n\n")
+    page = sys.argv[2] if sys.argv[1:2] == ["--atlas"] else ""
+    names = sys.argv[3 if page else 1 :] or BEHAVIOURS
+    tasks = {name: BEHAVIOURS[name](model.tokenizer) for name in names}
+    if page:
+        view = ri.atlas_view(ri.atlas(model, tasks, progress=ri.progress_bar))
+        print(view)
+        view.save_html(page)
+    else:
+        for task in tasks.values():
+            print(ri.why(model, task, upto="heads"), end="\n\n")

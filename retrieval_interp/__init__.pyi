@@ -19,6 +19,8 @@ from retrieval_interp.circuits import parse_head_path as parse_head_path
 from retrieval_interp.circuits import score_circuit as score_circuit
 from retrieval_interp.circuits import why as why
 from retrieval_interp.circuits.circuit import circuit_diff as circuit_diff
+from retrieval_interp.circuits.counterfactual.atlas import Atlas as Atlas
+from retrieval_interp.circuits.counterfactual.atlas import atlas as atlas
 from retrieval_interp.circuits.counterfactual.explanation import Explanation as Explanation
 from retrieval_interp.circuits.counterfactual.mechanism import (
     with_counterfactual as with_counterfactual,
@@ -80,6 +82,7 @@ from retrieval_interp.tasks.words.prompts import KingdomsPrompt as KingdomsPromp
 from retrieval_interp.tasks.words.prompts import LivesWithPrompt as LivesWithPrompt
 from retrieval_interp.tasks.words.prompts import RelativesPrompt as RelativesPrompt
 from retrieval_interp.training import train_model as train_model
+from retrieval_interp.views.atlas_view import atlas_view as atlas_view
 from retrieval_interp.views.attention import attention_view as attention_view
 from retrieval_interp.views.page import View as View
 from retrieval_interp.views.report import render_report as render_report

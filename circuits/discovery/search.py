@@ -402,11 +402,12 @@ def _simplify_one(
                     break
             else:
                 trial = settled(min(trials, key=loss), judge, aim) if trials else centre
+            looks = 2 if judge.holding else effort.looks
+            may_go_closer = not centre_holds and look.closer + 1 < looks
             if trials and judge.holds(trial):
                 work, has_taken_away = looks_around(trial), False
-            elif not centre_holds and loss(centre) - loss(trial) > 10 * _SAME_LOSS:
-                if look.closer + 1 < (2 if judge.holding else effort.looks):
-                    work.insert(0, Look(aim, trial, look.closer + 1))
+            elif may_go_closer and loss(centre) - loss(trial) > 10 * _SAME_LOSS:
+                work.insert(0, Look(aim, trial, look.closer + 1))
         if not work and not has_taken_away and judge.holds(best()):
             has_taken_away, lacking = True, list[Circuit]()
             for lesser in lacking_a_part(best(), judge, first):

@@ -112,6 +112,7 @@ def circuitsvis_script() -> Markup:
 def register_displays() -> None:
     """Say how results are shown, also to a running IPython shell; may be repeated."""
     SHOWN_BY["CircuitScore"] = partial(_shown_by, "score_text", "score_table")
+    SHOWN_BY["Atlas"] = partial(_shown_by, "atlas_view", "atlas_text")
     SHOWN_BY["Scan"] = partial(_shown_by, "scan_view", "scan_text")
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython else None

@@ -1,0 +1,149 @@
+"""Which heads serve which answers: what is lost without each head, on several tasks.
+
+`why` looks for the heads of one task, of which some may stand in for others. Here one head at a
+time is ablated in the intact model, so that the numbers of all tasks can be compared.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import product
+from typing import Any, NamedTuple
+
+from retrieval_interp.circuits.circuit import Head
+from retrieval_interp.circuits.counterfactual.mechanism import Patch, with_counterfactual
+from retrieval_interp.circuits.counterfactual.search import Recovery, Share
+from retrieval_interp.circuits.counterfactual.units import (
+    MetricTask,
+    Unit,
+    estimate_units,
+    losing,
+)
+from retrieval_interp.circuits.fits import draw_batch
+from retrieval_interp.circuits.hooks import measuring
+from retrieval_interp.circuits.losses import Progress, no_progress
+from retrieval_interp.tasks import Batch, InputError, Task
+from retrieval_interp.tasks.sampling import Split
+from retrieval_interp.tasks.shown import shown
+
+
+class Lost(NamedTuple):
+    """What a task loses if a head takes something from the counterfactual prompts.
+
+    Shares of what is lost where every head takes all from them: 0 where the head does not matter,
+    negative where it works against the answer. The last two are None if the first is not clear.
+    """
+
+    output: Share  # all that it writes
+    attention: Share | None = None  # where it looks
+    values: Share | None = None  # what it brings
+
+
+@dataclass(frozen=True, repr=False)
+class Atlas:
+    """What several tasks lose without each head; `print` gives it as a table.
+
+    Attributes:
+        heads: those that are among the first of some task, by layer.
+        lost: by task and head.
+        halves: for each task the heads that matter on either half of the examples.
+        gaps: what each task's metric falls by where every head takes all from the counterfactual.
+        least: the share that has to be lost for a head to matter.
+    """
+
+    heads: tuple[Head, ...]
+    lost: Mapping[str, Mapping[Head, Lost]]
+    halves: Mapping[str, tuple[frozenset[Head], frozenset[Head]]]
+    gaps: Mapping[str, float]
+    least: float
+
+    def __repr__(self) -> str:
+        return shown(self)
+
+    def served(self, head: Head) -> list[str]:
+        """The tasks that lose the least share or more without a head, by two standard errors."""
+        return [task for task, lost in self.lost.items() if _matters(lost[head].output, self.least)]
+
+    def likeness(self, first: str, second: str) -> float:
+        """The mean Jaccard index of the heads that matter, between halves of two tasks.
+
+        Of a task with itself that of its two halves, which no other task can be expected to exceed.
+        """
+        halves = list(product(self.halves[first], self.halves[second]))
+        if first == second:
+            halves = [self.halves[first]]
+        return sum(len(a & b) / max(1, len(a | b)) for a, b in halves) / len(halves)
+
+
+def atlas(
+    model: Any,
+    tasks: Mapping[str, Task],
+    *,
+    examples: int = 32,
+    seed: int = 0,
+    most: int = 12,
+    least: float = 0.05,
+    progress: Progress = no_progress,
+) -> Atlas:
+    """Measure what several tasks lose without each head.
+
+    With M the metric of a task (as in `why`), h a head, and everything as in the intact model but
+    what h writes, which is that of a counterfactual prompt,
+
+        lost(h) = (M(intact) - M(h ablated)) / (M(intact) - M(all heads ablated))
+
+    Args:
+        model: a hooked model; left unchanged.
+        tasks: with counterfactuals (`Task.counterfactual`), by name.
+        examples: of each task, on which heads are chosen; as many others are measured.
+        seed: of these examples.
+        most: how many heads are chosen for each task, by their estimated effects of either sign.
+            All that are chosen for some task are measured on every one.
+        least: the share that has to be lost for a head to matter.
+        progress: wraps an iterable to show a bar.
+    """
+    if not tasks or not all(isinstance(task, Task) for task in tasks.values()):
+        raise InputError(f"tasks: expected tasks by name, found {tasks!r:.60}")
+    chosen: set[Head] = set()
+    with measuring(model):
+        for task in progress(list(tasks.values()), "choosing heads"):
+            batch = _drawn(model, task, examples, seed, "discovery")
+            effects = estimate_units(model, MetricTask(task), batch).heads.sum(0).mean(0)
+            order = effects.abs().flatten().argsort(descending=True)[:most].tolist()
+            chosen |= {Head(*divmod(place, effects.shape[1])) for place in order}
+        heads = sorted(chosen)
+        lost: dict[str, dict[Head, Lost]] = {}
+        halves: dict[str, tuple[set[Head], set[Head]]] = {}
+        gaps: dict[str, float] = {}
+        for name, head in progress(list(product(tasks, heads)), "ablating heads"):
+            if name not in lost:
+                batch = _drawn(model, tasks[name], examples, seed, "test")
+                recovery = Recovery(model, MetricTask(tasks[name]), batch)
+                recovery.check_gap()
+                lost[name], halves[name], gaps[name] = {}, (set(), set()), recovery.gap
+            output, by_example = _lost(recovery, head, "z")
+            for half, matter in enumerate(halves[name]):
+                if float(by_example[half::2].mean()) >= least:
+                    matter.add(head)
+            lost[name][head] = Lost(output)
+            if abs(output.share) - 2 * output.se >= least:
+                attention, values = (_lost(recovery, head, part)[0] for part in ("pattern", "v"))
+                lost[name][head] = Lost(output, attention, values)
+    sets = {name: (frozenset(first), frozenset(second)) for name, (first, second) in halves.items()}
+    return Atlas(tuple(heads), lost, sets, gaps, least)
+
+
+def _drawn(model: Any, task: Task, examples: int, seed: int, split: Split) -> Batch:
+    device = next(model.parameters()).device
+    batch = draw_batch(task, examples, seed, device, split)
+    return with_counterfactual(model, batch, task.counterfactual(batch, seed))
+
+
+def _lost(recovery: Recovery, head: Head, patch: Patch) -> tuple[Share, Any]:
+    """The share that is lost, and for each example."""
+    metric = recovery.metric(losing(recovery.empty, [Unit(head)], patch))
+    share = recovery.share(metric)
+    return Share(1 - share.share, share.se), (recovery.intact - metric) / recovery.gap
+
+
+def _matters(lost: Share, least: float) -> bool:
+    return lost.share - 2 * lost.se >= least
