@@ -2,7 +2,9 @@ import contextlib
 import importlib
 import re
 import signal
+import sys
 import warnings
+from collections import Counter
 from io import StringIO
 from pathlib import Path
 from subprocess import CompletedProcess
@@ -64,6 +66,14 @@ def hooked():
     return hooked_model()
 
 
+@pytest.fixture(scope="session")
+def llama(tmp_path_factory):
+    """An untrained bridge, to be left as it is."""
+    from tests.oracles import untrained_bridge
+
+    return untrained_bridge("llama", tmp_path_factory.mktemp("llama"))
+
+
 @pytest.fixture
 def bench(model, task):
     import retrieval_interp as ri
@@ -71,9 +81,34 @@ def bench(model, task):
     return ri.open(model, task, examples=8, progress=lambda items, what: items)
 
 
+class FirstCalls(type(jaxtyping.config)):
+    """Types are checked in the first calls of every function in a test: all take a third longer."""
+
+    off, calls = False, Counter()
+
+    @property
+    def jaxtyping_disable(self):
+        if not self.off:
+            function = sys._getframe(1).f_locals["fn"]  # jaxtyping's wrapper asks
+            self.calls[function] += 1
+        return self.off or self.calls[function] > 10
+
+    @jaxtyping_disable.setter
+    def jaxtyping_disable(self, off):
+        self.off = off
+
+
+jaxtyping.config.__class__ = FirstCalls
+
+
+@pytest.fixture(autouse=True)
+def types_are_checked_again():
+    FirstCalls.calls.clear()
+
+
 @pytest.fixture
 def without_type_checks():
-    """As users have it: the tests' own type checks forbid some wrong arguments, and take time."""
+    """As users have it: the tests' own type checks forbid some wrong arguments."""
     jaxtyping.config.update("jaxtyping_disable", True)
     yield
     jaxtyping.config.update("jaxtyping_disable", False)

@@ -4,6 +4,7 @@ import ast
 import re
 import subprocess
 import sys
+from functools import cache
 from graphlib import TopologicalSorter
 from importlib import import_module
 from pathlib import Path
@@ -32,17 +33,22 @@ def test_what_is_imported_is_declared(folder):
     declared = {name.replace("-", "_") for name in re.findall(r'"([\w-]+)(?:\[\w+\])?[><]', text)}
     here = {path.stem for path in (ROOT / folder).rglob("*.py")} | ALLOWED.keys()
     for path in (ROOT / folder).rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in ast.walk(parsed(path)):
             names = [name.name for name in node.names] if isinstance(node, ast.Import) else []
             names += [node.module] if isinstance(node, ast.ImportFrom) else []
             tops = {name.partition(".")[0] for name in names}
             assert tops <= declared | here | sys.stdlib_module_names | {"tests", "examples"}, path
 
 
+@cache
+def parsed(path):
+    return ast.parse(path.read_text())
+
+
 def imports_of(path, known):
     """The project's modules that a module imports, at its top or inside functions."""
     found = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(parsed(path)):
         if isinstance(node, ast.ImportFrom):
             names = {f"{node.module}.{name.name}" for name in node.names}
             found |= {name if name in known else node.module for name in names}
@@ -93,3 +99,18 @@ def test_every_exported_name_is_there(name):
         assert getattr(package, exported) is not None
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         package.nothing  # noqa: B018
+
+
+def spins(**variables):
+    """How often a thread looks for work before it sleeps, as OpenMP says that it read it."""
+    command = [sys.executable, "-c", "import retrieval_interp as ri; ri.RetrievalTask"]
+    env = {"OMP_DISPLAY_ENV": "VERBOSE", **variables}
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
+    if (said := re.search(r"GOMP_SPINCOUNT = '(\w+)'", done.stderr)) is None:
+        pytest.skip("PyTorch has another OpenMP here")
+    return said[1]
+
+
+@pytest.mark.slow
+def test_threads_sleep_while_they_wait_unless_the_user_has_set_something_else():
+    assert spins() == "0" and spins(OMP_WAIT_POLICY="ACTIVE") != "0"

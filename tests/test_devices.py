@@ -11,11 +11,9 @@ import torch
 import retrieval_interp as ri
 from retrieval_interp.commands.command import load_model
 from retrieval_interp.tasks.words.given_texts import NextTokenTask
-from tests import oracles
 from tests.elsewhere import Elsewhere
-from tests.oracles import Lookup
+from tests.oracles import Lookup, giving, pairs, sentence_tokenizer
 from tests.test_text_task import FORMULATIONS, byte_pairs
-from tests.test_why import SENTENCE, giving, pairs
 
 sys.path.append(str(Path(__file__).parent.parent / "benchmarks"))
 import devices
@@ -89,7 +87,7 @@ ASKED = {  # with the commands below, on vectors, text and tokens
 }
 
 
-SLOW = {("llama", "why"), ("llama", "score")}  # like others that run
+SLOW = {("small", "steps")} | {("llama", call) for call in ("scan", "score", "why", "workbench")}
 
 
 @pytest.mark.parametrize(
@@ -108,7 +106,7 @@ def test_calls(alike, name, call):
     alike(result, call in ("steps", "train"))
 
 
-WORDS, NAMES = byte_pairs(), oracles.byte_pairs([f"{SENTENCE} Mary Ann"] * 3)
+WORDS = byte_pairs()
 TASKS = [
     ri.RetrievalTask(chains=2, steps=2, dim=4),
     ri.ConditionalRetrievalTask(chains=3),
@@ -118,7 +116,7 @@ TASKS = [
     Lookup(),
     *(ri.PromptTask(prompt, WORDS) for prompt in FORMULATIONS),
     giving({"S2": ["Ann", "Bob", "Cid", "Dan"]}),
-    ri.PairsTask(pairs({}, {}, {}, {}), NAMES),
+    ri.PairsTask(pairs({}, {}, {}, {}), sentence_tokenizer()),
     NextTokenTask([[1, 2], [3, 4], [5, 6, 7], [8, 9]]),
 ]
 

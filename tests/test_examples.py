@@ -7,9 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-import nbformat
 import pytest
-from nbclient import NotebookClient
 
 ROOT = Path(__file__).parent.parent
 
@@ -68,7 +66,8 @@ def test_the_pages_with_code_are_known():
     assert shown == PRINTED.keys()
 
 
-SLOW = {"README.md", "docs/tokens.md", "docs/guide/discovery.md", "docs/guide/own-model.md"}
+SLOW = {"README.md", "docs/tokens.md"}
+SLOW |= {f"docs/guide/{name}.md" for name in ("discovery", "own-model", "why")}
 PAGES = [pytest.param(page, marks=[pytest.mark.slow] * (page in SLOW)) for page in PRINTED]
 
 
@@ -98,110 +97,69 @@ def test_a_circuit_is_drawn(tmp_path):
     assert drawn.count("marker-end") == shipped.read_text().count("marker-end") >= 6
 
 
-# What the scripts print, run as a user runs them.
-SCRIPTS = [
-    (
-        ["suppose_a_circuit.py"],
-        ["taken back", "not below 0.05", "(2 heads not replaced): with 3 of 5 heads replaced"],
-    ),
-    (
-        ["own_task.py"],
-        [
-            *["here <- three before", "here<-before 0.9", "Sufficient: with 1 of 1 head"],
-            "L0.H0: original -> one-hot here<-before",
-        ],
-    ),
-    (
-        ["trained_task.py"],
-        ["enables L1.H0 query<-value (key 0.9", "Sufficient: with 2 of 2 heads replaced"],
-    ),
-]
+SCRIPTS = {  # what they print, run as a user runs them
+    "suppose_a_circuit.py": [
+        *["taken back", "not below 0.05", "(2 heads not replaced): with 3 of 5 heads replaced"]
+    ],
+    "own_task.py": [
+        *["here <- three before", "here<-before 0.9", "Sufficient: with 1 of 1 head"],
+        "L0.H0: original -> one-hot here<-before",
+    ],
+    "trained_task.py": ["enables L1.H0 query<-value (key 0.9", "Sufficient: with 2 of 2 heads"],
+}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("command", "parts"), SCRIPTS)
-def test_a_script_prints_what_it_says(command, parts, tmp_path):
-    words = " ".join(run(ROOT / "examples" / command[0], *command[1:], cwd=tmp_path).split())
-    assert all(part in words for part in parts), words
-    assert words.count("taken back") == parts.count("taken back")
-    assert "better than the intact" not in words or command[0] == "suppose_a_circuit.py"
-    assert command != ["trained_task.py"] or (tmp_path / "recall" / "config.json").exists()
-
-
-@pytest.fixture
-def executed(tmp_path, monkeypatch):
-    """Runs a notebook from a temporary folder, with this interpreter and no settings of a user.
-
-    Gives what each code cell showed: streams and plain texts, and the kinds of data with them.
-    """
-    argv = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
-    kernel = tmp_path / "data" / "kernels" / "python3" / "kernel.json"
-    kernel.parent.mkdir(parents=True)
-    kernel.write_text(json.dumps({"argv": argv, "display_name": "Python", "language": "python"}))
-    for name in ("DATA", "CONFIG", "RUNTIME"):
-        monkeypatch.setenv(f"JUPYTER_{name}_DIR", str(tmp_path / name.lower()))
-    monkeypatch.setenv("JUPYTER_NO_CONFIG", "1")
-    folders = dict.fromkeys(("TMPDIR", "HOME", "IPYTHONDIR"), str(tmp_path))
-
-    def execute(name):
-        notebook = nbformat.read(ROOT / "examples" / f"{name}.ipynb", as_version=4)
-        where = {"metadata": {"path": str(tmp_path)}}
-        client = NotebookClient(notebook, timeout=900, kernel_name="python3", resources=where)
-        beside = {"PYTHONPATH": str(ROOT / "examples"), "OMP_WAIT_POLICY": "PASSIVE"}
-        client.execute(env={**os.environ, **folders, **beside})
-        shown = {}
-        for cell in (cell for cell in notebook.cells if cell.cell_type == "code"):
-            texts, kinds = [], set()
-            for output in cell.outputs:
-                assert output.get("name") != "stderr", output.text
-                texts.append(output.get("text") or output.data.get("text/plain", "") + "\n")
-                kinds |= set(output.get("data", ()))
-            shown[cell.id] = ("".join(texts), kinds)
-        return shown
-
-    return execute
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_a_script_prints_what_it_says(name, tmp_path):
+    words = " ".join(run(ROOT / "examples" / name, cwd=tmp_path).split())
+    assert all(part in words for part in SCRIPTS[name]), words
+    assert ("taken back" in words) == (name == "suppose_a_circuit.py")
+    assert name != "trained_task.py" or (tmp_path / "recall" / "config.json").exists()
 
 
 WIDGET = "application/vnd.jupyter.widget-view+json"
-# What the cells of each notebook have to show: parts of a text, or a kind of data.
-SHOWN = {
-    "circuit_discovery": {
-        "role-maps": ["text/html"],
-        "discover": [", below 0.05"],
-        "score-found": ["Minimal, as no path can go"],
-        "numbers": ["6 paths", "minimal: True"],
-        "load": ["nothing changed"],
-        "explore": [WIDGET],
-    },
-    "train_and_watch_heads_emerge": {
-        "train": [WIDGET],
-        "emerge": [WIDGET],
-        "order": ["L0.H0 s2<-s1: above 0.4 from step"],
-        "role-maps": ["L3.H0"],
-    },
-    "depth_bound": {
-        "hand": ["D = 4, 4 layers", "B, C, D and E."],
-        "figure": [WIDGET],
-        "suppose": ["MSE 0.0000", ", below 0.01"],
-        "refused": ["refused: compile: expected heads that bring x_4 to s0"],
-    },
-    "your_own_model": {
-        "score": ["Sufficient", "L0.H0 s2<-s1", "enables L1.H0 s0<-s2 (key"],
-        "bridge-score": ["Sufficient"],
-    },
-    "language_model": {
-        "scan": ["can be replaced together"],
-        "why": ["of what is lost is recovered by"],
-        "score": ["Sufficient", "Minimal"],
-    },
-    "why_an_answer": {"keep-more": ["97% of what"], "why": ["by 3 paths of 3 heads"]},
+SHOWN = {  # what a notebook has to show: parts of its texts, or a kind of data
+    "circuit_discovery": [
+        *[", below 0.05", "Minimal, as no path can go", "6 paths", "minimal: True"],
+        *["nothing changed", "text/html", WIDGET],
+    ],
+    "train_and_watch_heads_emerge": [WIDGET, "L0.H0 s2<-s1: above 0.4 from step", "L3.H0"],
+    "depth_bound": [
+        *["D = 4, 4 layers", "B, C, D and E.", WIDGET, "MSE 0.0000", ", below 0.01"],
+        "refused: compile: expected heads that bring x_4 to s0",
+    ],
+    "your_own_model": ["Sufficient", "L0.H0 s2<-s1", "enables L1.H0 s0<-s2 (key"],
+    "language_model": [
+        *["can be replaced together", "of what is lost is recovered by", "Sufficient", "Minimal"]
+    ],
+    "why_an_answer": ["97% of what", "by 3 paths of 3 heads"],
 }
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SHOWN)
-def test_a_notebook_shows_what_it_says(name, executed):
-    shown = executed(name)
-    for cell, parts in SHOWN[name].items():
-        text, kinds = shown[cell]
-        assert all(part in text or part in kinds for part in parts), (cell, text)
+def test_a_notebook_shows_what_it_says(name, tmp_path, monkeypatch):
+    """From a temporary folder, with this interpreter and no settings of a user."""
+    import nbformat  # which takes seconds
+    from nbclient import NotebookClient
+
+    argv = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
+    kernel = tmp_path / "data" / "kernels" / "python3" / "kernel.json"
+    kernel.parent.mkdir(parents=True)
+    kernel.write_text(json.dumps({"argv": argv, "display_name": "Python", "language": "python"}))
+    for folder in ("DATA", "CONFIG", "RUNTIME"):
+        monkeypatch.setenv(f"JUPYTER_{folder}_DIR", str(tmp_path / folder.lower()))
+    monkeypatch.setenv("JUPYTER_NO_CONFIG", "1")
+    folders = dict.fromkeys(("TMPDIR", "HOME", "IPYTHONDIR"), str(tmp_path))
+    beside = {"PYTHONPATH": str(ROOT / "examples"), "OMP_WAIT_POLICY": "PASSIVE"}
+    notebook = nbformat.read(ROOT / "examples" / f"{name}.ipynb", as_version=4)
+    where = {"metadata": {"path": str(tmp_path)}}
+    client = NotebookClient(notebook, timeout=900, kernel_name="python3", resources=where)
+    client.execute(env={**os.environ, **folders, **beside})
+    cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    outputs = [output for cell in cells for output in cell.outputs]
+    assert [output.text for output in outputs if output.get("name") == "stderr"] == []
+    shown = {kind for output in outputs for kind in output.get("data", ())}
+    texts = [output.get("text") or output.data.get("text/plain", "") for output in outputs]
+    assert all(part in "\n".join(texts) or part in shown for part in SHOWN[name]), texts
