@@ -1,6 +1,5 @@
 """Nothing that is read runs, nothing that is shown becomes markup, nothing asks the network."""
 
-import ast
 import importlib.util
 import json
 import os
@@ -15,8 +14,6 @@ import pytest
 
 import retrieval_interp as ri
 from retrieval_interp.explorer.state import Exploring
-from retrieval_interp.model import build_model
-from retrieval_interp.tasks import InputError, RetrievalTask
 from retrieval_interp.views.page import circuit_html
 from tests.tiny_run import SIZES, TASK, log_data, run, save_run
 
@@ -25,43 +22,21 @@ needs_inspect = pytest.mark.skipif(
     importlib.util.find_spec("inspect_ai") is None, reason="needs the extra [llm]"
 )
 
-# Nothing that is read runs
-
-DANGERS = re.compile(
-    r"^\s*(?:from|import) (?:pickle|cloudpickle|marshal|shelve|dill|joblib|yaml)\b"
-    r"|(?<![.\w])(?:eval|exec|compile|__import__)\("
-    r"|torch\.(?:load|save)\b|from torch import .*\bload\b"
-    r"|os\.(?:system|popen)|(?:shell|allow_pickle)=True",
-    re.MULTILINE,
-)
-
-
-def test_no_module_can_run_what_it_reads():
-    modules = [path for name in ("tasks", "circuits", "retrieval_interp")
-               for path in (ROOT / name).rglob("*.py")]  # fmt: skip
-    assert len(modules) > 80
-    assert [path for path in modules if DANGERS.search(path.read_text())] == []
-
-
-class Payload:
-    def __init__(self, path):
-        self.path = str(path)
-
-    def __reduce__(self):
-        return os.mkdir, (self.path,)
-
 
 def test_a_pickle_by_another_name_does_not_run(tmp_path):
     path, proof = tmp_path / "model.safetensors", tmp_path / "ran"
-    path.write_bytes(pickle.dumps(Payload(proof)))
-    with pytest.raises(InputError, match="expected a checkpoint"):
+
+    class Payload:
+        def __reduce__(self):
+            return os.mkdir, (str(proof),)
+
+    path.write_bytes(pickle.dumps(Payload()))
+    with pytest.raises(ri.InputError, match="expected a checkpoint"):
         ri.load_checkpoint(path)
     assert not proof.exists()
     pickle.loads(path.read_bytes())
     assert proof.exists()  # it would have
 
-
-# Nothing that is shown becomes markup
 
 HOSTILE = (
     "</script></style></title><script>alert(1)</script><img src=x onerror=alert(2)>"
@@ -73,7 +48,7 @@ MILD = re.sub("[^ ]", "a", HOSTILE)  # which breaks into as many lines
 def named_task(text):
     """A task that says the text wherever a task may say something."""
 
-    class Named(RetrievalTask):
+    class Named(ri.RetrievalTask):
         loss_name = text
         role_labels = property(lambda self: tuple(f"{text}{i}" for i in range(3)))
         role_symbols = role_labels
@@ -94,7 +69,7 @@ def named_task(text):
 
 def bench_pages(text, folder):
     task = named_task(text)
-    model, training = build_model(SIZES, TASK).eval(), {"recipe": {text: [text]}, text: text}
+    model, training = ri.build_model(SIZES, TASK).eval(), {"recipe": {text: [text]}, text: text}
     bench = ri.open(ri.Checkpoint(text, model, task, SIZES, training), examples=8)
     bench.suppose("L1.H0 one-hot s0<-s2")
     for name, view in {"score": bench.score(), "roles": bench.roles()}.items():
@@ -123,8 +98,7 @@ class Page(HTMLParser):
 
     def __init__(self, text):
         super().__init__()
-        self.elements, self.links, self.scripts, self.texts = [], [], [], []
-        self.inside = ""
+        self.elements, self.links, self.scripts, self.texts, self.inside = [], [], [], [], ""
         self.feed(text)
         self.close()
 
@@ -146,13 +120,9 @@ class Page(HTMLParser):
 
 @pytest.mark.parametrize("make", [bench_pages, pytest.param(log_page, marks=needs_inspect)])
 def test_names_do_not_become_markup(make, tmp_path):
-    pages = {}
-    for text in (MILD, HOSTILE):
-        folder = tmp_path / text[:2].strip("<").replace("/", "x")
-        folder.mkdir()
-        pages[text] = dict(make(text, folder))
-    for name, mild in pages[MILD].items():
-        hostile = pages[HOSTILE][name]
+    hostile_pages = dict(make(HOSTILE, tmp_path))
+    for name, mild in make(MILD, tmp_path):
+        hostile = hostile_pages[name]
         expected, found = Page(mild), Page(hostile)
         assert found.elements == expected.elements and found.links == expected.links, name
         assert len(expected.scripts) == len(found.scripts), name
@@ -166,10 +136,8 @@ def test_names_do_not_become_markup(make, tmp_path):
         assert all(re.fullmatch("#[a-z]+", link) for link in found.links), name
 
 
-# Nothing asks the network
-
 GUARDED = """
-import os, runpy, socket, sys
+import json, runpy, sys
 
 asked = []
 
@@ -179,29 +147,21 @@ def refuse(event, args):
         raise OSError("no network here")
 
 sys.addaudithook(refuse)
-for line in sys.stdin.read().splitlines():
-    module, *arguments = line.split("\\t")
-    sys.argv = [module, *arguments]
+for sys.argv in json.loads(sys.argv[1]):
     try:
-        runpy.run_module(module, run_name="__main__")
+        runpy.run_module(sys.argv[0], run_name="__main__")
     except SystemExit as stop:
-        assert not stop.code, (line, stop.code)
-print("ASKED", asked)
+        assert not stop.code, (sys.argv, stop.code)
+print(len(asked), *asked)
 """
 
 
 def asked_by(lines, folder):
-    done = subprocess.run(
-        [sys.executable, "-c", GUARDED],
-        input="\n".join("\t".join(map(str, line)) for line in lines),
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
-    )
+    command = [sys.executable, "-c", GUARDED, json.dumps([[*map(str, line)] for line in lines])]
+    where = {"cwd": folder, "env": {**os.environ, "PYTHONPATH": str(ROOT)}}
+    done = subprocess.run(command, capture_output=True, text=True, **where)
     assert done.returncode == 0, done.stderr
-    return ast.literal_eval(done.stdout.splitlines()[-1].removeprefix("ASKED "))
+    return done.stdout.splitlines()[-1]
 
 
 @pytest.mark.slow
@@ -210,7 +170,7 @@ def test_no_command_asks_the_network(tmp_path):
         "import contextlib, urllib.request\nwith contextlib.suppress(OSError):\n"
         "    urllib.request.urlopen('http://127.0.0.1:9')\n"
     )
-    assert len(asked_by([["asks"]], tmp_path)) == 1  # so the guard sees a request
+    assert asked_by([["asks"]], tmp_path).startswith("1 socket.")  # so the guard sees a request
     folder, circuit = tmp_path / "run", tmp_path / "circuit.json"
     save_run(folder, 20)
     circuit.write_text(run().circuit.to_json())
@@ -226,6 +186,6 @@ def test_no_command_asks_the_network(tmp_path):
     if importlib.util.find_spec("inspect_ai"):
         (tmp_path / "log.json").write_text(json.dumps(log_data()[0]))
         lines.append(["llm", "plot", "log.json", "--out", "l.html"])
-    assert asked_by([["retrieval_interp", *line] for line in lines], tmp_path) == []
+    assert asked_by([["retrieval_interp", *line] for line in lines], tmp_path) == "0"
     assert {path.name for path in tmp_path.glob("*.html")} >= {"a.html"}
     assert (tmp_path / "new/checkpoints/step-000002.safetensors").exists()
