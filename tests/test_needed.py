@@ -1,0 +1,194 @@
+"""Paths that are needed, alone, as one of several or as such; circuits that do as well."""
+
+import itertools
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import retrieval_interp as ri
+from examples.reach_the_bound import compile_circuit, doubling_heads, split
+from retrieval_interp.circuits.circuit import Circuit, Head, HeadPath, RolePath, circuit_diff
+from retrieval_interp.circuits.discovery.needed import minimal_sets
+from retrieval_interp.circuits.discovery.search import _CONFIRMING, Search, SearchOptions
+from retrieval_interp.circuits.losses import Scorer, all_but_one, standard_error
+from retrieval_interp.circuits.mechanisms import IDENTITY, Cut
+from tests.built_by_hand import LastMark, Star, built, finds_the_star, hands_on
+from tests.oracles import naive_mse, naive_outputs
+
+TOLERANCE = 0.05 / 8  # for symbols of variance 1/8
+
+
+@given(st.lists(st.sets(st.integers(0, 9), min_size=1, max_size=4), max_size=4))
+def test_all_minimal_sets_are_found(sets):
+    def breaks(lost):
+        return any(each <= set(lost) for each in sets)
+
+    found = minimal_sets(range(10), breaks, most=1000)
+    smallest = {frozenset(each) for each in sets if not any(other < each for other in sets)}
+    assert {frozenset(each) for each in found} == smallest and len(found) == len(smallest)
+
+
+@pytest.mark.parametrize("scales", [(1.5, 1.5, 1.5, 1.5), (4.0, 1.5, 1.5)])
+def test_sets_equal_those_of_all_subsets_run_by_hooks(scales):
+    """Heads that add up: any three of four are enough; or the first, and one of the others."""
+    task, path = Star(), RolePath(0, 2)
+    heads = [HeadPath(Head(0, number), path) for number in range(len(scales))]
+    model = built(7, [finds_the_star(30.0, scale) for scale in scales])
+    batch = task.sample(64, split="test")
+
+    def loss(*cut):
+        circuit = Circuit({head: Cut((path,)) for head, _ in cut}, 3)
+        losses = task.example_losses(naive_outputs(model, circuit, batch), batch)
+        return float(losses.mean().detach())
+
+    tolerance = (loss(heads[-1]) + loss(*heads[-2:])) / 2
+    subsets = [s for size in range(1, 5) for s in itertools.combinations(heads, size)]
+    breaking = [set(subset) for subset in subsets if loss(*subset) > tolerance]
+    minimal = [tuple(sorted(s)) for s in breaking if not any(other < s for other in breaking)]
+    found = ri.needed_paths(model, task, tolerance, 64)
+    assert sorted(found) == sorted(minimal) and len(minimal) == (6 if len(scales) == 4 else 2)
+    if len(scales) == 4:
+        circuit, some = (
+            Circuit({}, 3, redundant=tuple(sets), role_names=task.role_names)
+            for sets in (found, found[:2])
+        )
+        assert repr(circuit) == "any 3 of L0.H0, L0.H1, L0.H2, L0.H3 suffice for END<-star"
+        assert "one of L0.H2, L0.H3 is needed for END<-star" in repr(some)
+        a, b, c, _ = heads
+        assert all_but_one((a, b, c)) == [(b, c), (a, c), (a, b)]
+
+
+@pytest.fixture(scope="module")
+def halved():
+    """A model whose pair rule is shared by two heads of the first layer.
+
+    They write the encoding that the query of later heads holds, and half a query finds the same
+    key.
+    """
+    task = ri.RetrievalTask(steps=3, dim=8, tokens="unit")
+    first, *others = doubling_heads(task, "point")
+    built = compile_circuit([*split(first, [1]), *others], task)
+    circuit = ri.discover(built.model, built.task, tolerance=TOLERANCE, examples=16)
+    batch = built.task.sample(64, split="test")
+    score = ri.score_circuit(built.model, built.task, circuit, batch, TOLERANCE, controls=0)
+    return built, circuit, score
+
+
+def test_the_score_of_redundant_paths_is_that_of_plain_runs(halved):
+    built, circuit, score = halved
+    batch = built.task.sample(64, split="test")
+    assert not circuit.enabling
+    assert {*itertools.chain(*circuit.redundant)} == built.enabling - built.carrying
+    assert len(score.redundant) == len(circuit.redundant) > 0
+    for row in score.redundant:
+        measured_by_cut = {
+            row.paths: row.live_loss,
+            row.paths[1:]: row.left_losses[0],
+            row.paths[:1]: row.left_losses[1],
+        }
+        for cut, measured in measured_by_cut.items():
+            zeros = Circuit({path.head: Cut((path.path,)) for path in cut}, circuit.n_roles)
+            expected = naive_mse(built.model, built.task, zeros, batch)
+            assert measured == pytest.approx(expected, abs=1e-6)
+        assert row.one_suffices and row.needed and all(row.suffice)
+        least, most = min(row.left_losses), row.live_loss
+        assert 0 <= least < most
+        if row.paths[0].path == RolePath(0, 1):  # what the query needs to find s2
+            later = {HeadPath(Head(1, 0), RolePath(0, 2)), HeadPath(Head(2, 0), RolePath(0, 4))}
+            assert {enabled.path for enabled in row.enables} == later
+            assert row.enables[0].side == "query" and row.enables[0].attention > 0.99
+    assert Circuit.from_json(circuit.to_json(), circuit.n_roles) == circuit
+    without = Circuit(circuit.mechanisms, circuit.n_roles, circuit.task)
+    said = "any one of L0.H0, L0.H1 suffices for s2<-s3"
+    assert said in repr(circuit) and f"redundant: + {said}" in circuit_diff(without, circuit)
+
+
+def test_a_model_that_misses_the_tolerance_blames_no_path():
+    task, small = ri.RetrievalTask(steps=2), ri.load_checkpoint("small")
+    unlearned = ri.build_model(ri.ModelConfig(layers=2, heads=1, d_model=16), task)
+    with pytest.warns(ri.InputWarning, match="has not learned the task"):
+        assert ri.needed_paths(unlearned, task, examples=16) == []
+    assert ri.needed_paths(small.model, small.task, 1e-4, 64) == []
+
+
+TASK = LastMark()
+COPIES = HeadPath(Head(1, 0), RolePath(0, 1))
+
+
+@pytest.fixture(scope="module")
+def scored():
+    model, batch = hands_on(), TASK.sample(64, split="test")
+    circuit = ri.discover(model, TASK, examples=32)
+    return model, batch, ri.score_circuit(model, TASK, circuit, batch, controls=0)
+
+
+def loss_by_hooks(model, batch, emptied):
+    """The circuit of the model by plain hooks: identity and uniform, then END to the answer."""
+    size, examples = batch.inputs.shape[1], torch.arange(len(batch))
+    uniform = torch.ones(size, size).tril() / torch.arange(1, size + 1)[:, None]
+
+    def below(pattern, hook):
+        pattern[:, 0], pattern[:, 1] = torch.eye(size), uniform
+        for head in emptied:
+            pattern[:, head] = 0
+
+    def above(pattern, hook):
+        pattern[:, 0], pattern[:, 1] = 0, uniform
+        pattern[examples, 0, batch.roles[:, 0, 0], batch.roles[:, 0, 1]] = 1
+
+    hooks = [(f"blocks.{at}.attn.hook_pattern", hook) for at, hook in enumerate((below, above))]
+    with torch.no_grad():
+        return float(
+            TASK.example_losses(model.run_with_hooks(batch.inputs, fwd_hooks=hooks), batch).mean()
+        )
+
+
+def test_what_only_hands_on_is_needed_as_such(scored):
+    model, batch, score = scored
+    assert score.circuit[0, 0] == IDENTITY and list(score.circuit.paths()) == [COPIES]
+    passes, marks = HeadPath(Head(0, 0), RolePath(1, 1)), HeadPath(Head(0, 1), RolePath(1, 2))
+    assert score.circuit.enabling == (passes, marks)  # the intact model needs both
+    assert score.combined_loss == pytest.approx(loss_by_hooks(model, batch, ()), abs=1e-6)
+    losses = {row.head: row.emptied.loss for row in score.heads}
+    for head in (0, 1):
+        assert losses[0, head] == pytest.approx(loss_by_hooks(model, batch, (head,)), abs=1e-6)
+    assert losses[0, 0] > 1.3 > score.limit > losses[0, 1]
+    assert score.rest_emptied_loss == pytest.approx(losses[0, 1], abs=1e-6)
+    (row,) = score.needed_as_such
+    (copied,) = row.enables
+    assert row.head == (0, 0) and (copied.path, copied.side) == (COPIES, "value")
+    assert copied.attention == copied.when_cut > 0.95 and copied.by_value == pytest.approx(0.0)
+
+
+@pytest.mark.slow
+def test_every_path_that_can_be_exchanged_for_another_is_found(small):
+    model, task = small.model, small.task
+    lines = ["L0.H0 one-hot s0<-s0 s2<-s2 s4<-s3 s6<-s6", "L1.H0 identity"]
+    lines += ["L2.H0 one-hot s0<-s2 s4<-s6", "L3.H0 uniform", "L4.H0 one-hot s0<-s4"]
+    given = ri.parse_circuit(lines, task)
+    several = ri.alternatives(model, task, given, examples=64, time=3600.0)
+    batches = [task.sample(64, seed, split="discovery") for seed in (0, _CONFIRMING)]
+    scorers = [Scorer(model, task, batch) for batch in batches]
+
+    def holds(circuit):
+        each = [scorer.each(circuit) for scorer in scorers]
+        return all(float(e.mean()) + 2 * standard_error(e) < task.tolerance for e in each)
+
+    space = Search(model, task, SearchOptions(examples=64, shared=False)).space
+    cost = space.cost(given)
+    exchanged = [
+        given.without(path).replace(head, given.without(path)[head].adding(new))
+        for path in given.paths()
+        for head, attended in space.attended.items()
+        for new in attended
+    ]
+    right = {c for c in exchanged if c != given and space.cost(c) == cost and holds(c)}
+    found = {frozenset(circuit.paths()) for circuit in several.circuits}
+    assert several.complete and right and {frozenset(c.paths()) for c in right} <= found
+    assert len(found) == len(several.circuits) and all(map(holds, several.circuits))
+    assert {space.cost(circuit) for circuit in several.circuits} == {cost}
+    one, other = several.exchanges[0]
+    assert any({one} == a - b and {other} == b - a for a in found for b in found)
+    assert several.text(task).startswith(f"{len(found)} circuits of this cost hold. All of them")
