@@ -3,6 +3,7 @@
 import itertools
 import random
 import warnings
+from dataclasses import replace
 
 import torch
 import torch.nn.functional as F
@@ -220,7 +221,27 @@ def by_hand():
 SENTENCE = "When Mary and John went to the store, John gave a drink to"
 
 
+def giving(counterfactual=None):
+    """A task of that sentence, with four names."""
+    names = ["Ann", "Bob", "Cid", "Dan"]
+    tokenizer = byte_pairs([f"to {name} and" for name in names] * 9 + [SENTENCE], vocab_size=400)
+    sentence = "When {S1} and {IO} went to the store, {S2} gave a drink to"
+    fillings = {"IO": names, "S1": names, "S2": "S1"}
+    options = {"wrong": "S1", "tokenizer": tokenizer, "counterfactual": counterfactual}
+    return ri.TemplateTask([sentence], fillings, answer="IO", **options)
+
+
+def pairs(*changes):
+    """The sentence with another name in the middle, and pairs that differ from that."""
+    pair = ri.Pair(SENTENCE, SENTENCE.replace("John gave", "Ann gave"), (" Mary",), (" John",))
+    return [replace(pair, **change) for change in changes or ({},)]
+
+
 FAMILIES = ["gpt2", "llama", "qwen2", "gemma"]
+
+
+def sentence_tokenizer():
+    return byte_pairs([f"{SENTENCE} Mary Ann"] * 3, vocab_size=300)
 
 
 def untrained_bridge(family, folder):
@@ -228,7 +249,7 @@ def untrained_bridge(family, folder):
     import transformers
     from transformer_lens.model_bridge import TransformerBridge
 
-    tokenizer = byte_pairs([f"{SENTENCE} Mary Ann"] * 3, vocab_size=300)
+    tokenizer = sentence_tokenizer()
     sizes = {
         "vocab_size": len(tokenizer), "hidden_size": 32, "num_hidden_layers": 2,
         "num_attention_heads": 4, "intermediate_size": 64, "max_position_embeddings": 64,

@@ -12,11 +12,9 @@ from retrieval_interp.circuits.discovery.attribution import (
 )
 from retrieval_interp.circuits.losses import Scorer
 from retrieval_interp.circuits.mechanisms import IDENTITY, ORIGINAL, UNIFORM
-from retrieval_interp.model import ModelConfig, build_model
-from retrieval_interp.tasks import InputError, RetrievalTask
 from tests.oracles import Lookup, bridge_of, hooked_model, hooks_left, randomize, without_norms
 
-TASK = RetrievalTask(chains=1, steps=2, dim=4)
+TASK = ri.RetrievalTask(chains=1, steps=2, dim=4)
 EMPTY = Circuit({}, 5)
 
 
@@ -65,8 +63,8 @@ def test_a_model_linear_in_its_patterns_is_estimated_exactly(monkeypatch):
 @pytest.mark.parametrize("base", [[], ["L0.H1 uniform", "L1.H0 s0<-s2", "L1.H1 cut s0<-s1"]])
 def test_first_order_equals_finite_differences(mlp, overlap, base):
     """Each head's pattern is moved a little towards another circuit's, by a hook set by hand."""
-    task = RetrievalTask(chains=3, steps=2, dim=4)
-    model = randomize(build_model(ModelConfig(3, 2, 16, mlp=mlp), task))
+    task = ri.RetrievalTask(chains=3, steps=2, dim=4)
+    model = randomize(ri.build_model(ri.ModelConfig(3, 2, 16, mlp=mlp), task))
     for module in model.modules():
         if hasattr(module, "cfg"):
             module.cfg.dtype = torch.float64
@@ -121,8 +119,8 @@ def test_the_model_is_left_as_it_was(model, task):
 @pytest.mark.parametrize("kind", ["vectors", "tokens", "bridge"])
 def test_a_batch_in_parts_has_the_losses_and_estimates_of_the_whole(kind, monkeypatch):
     """By role and by hooks; ten examples whole, then three at a time."""
-    task = RetrievalTask(chains=3, steps=2, dim=4) if kind == "vectors" else Lookup()
-    model = build_model(ModelConfig(2, 2, 16), task) if kind == "vectors" else hooked_model()
+    task = ri.RetrievalTask(chains=3, steps=2, dim=4) if kind == "vectors" else Lookup()
+    model = ri.build_model(ri.ModelConfig(2, 2, 16), task) if kind == "vectors" else hooked_model()
     model = bridge_of(model) if kind == "bridge" else randomize(model).eval()
     batch, empty = task.sample(10, seed=5), Circuit.empty(task)
     trials = [
@@ -189,7 +187,7 @@ def test_a_loss_that_bends_down_has_no_curvature_term(hooked):
     found = attribution.estimate(parse_circuit(["L1.H0 uniform"], Lookup()))
     assert not attribution.parts[0].of_outputs and found.curvature == 0
     assert found.effect == found.first != 0
-    with pytest.raises(InputError, match="expected heads from L0.H0 to .*, found L9.H0"):
+    with pytest.raises(ri.InputError, match="expected heads from L0.H0 to .*, found L9.H0"):
         attribution.estimate(parse_circuit(["L9.H0 uniform"], Lookup()))
 
 
@@ -201,11 +199,11 @@ class Accuracy(Lookup):
 
 
 def test_what_cannot_be_differentiated_is_said(hooked, model, task):
-    with pytest.raises(InputError, match="share of wrong answers has none; score exactly"):
+    with pytest.raises(ri.InputError, match="share of wrong answers has none; score exactly"):
         attribute(hooked, Accuracy(), Lookup().sample(4))
-    with pytest.raises(InputError, match="for the task's 5 roles, found one for 7"):
+    with pytest.raises(ri.InputError, match="for the task's 5 roles, found one for 7"):
         attribute(model, task, task.sample(1), Circuit({}, 7))
     model.W_U.data[0, 0] = torch.nan
-    with pytest.raises(InputError, match="finite gradients, found NaN"):
+    with pytest.raises(ri.InputError, match="finite gradients, found NaN"):
         attribute(model, task, task.sample(2))
     assert hooks_left(model) == 0

@@ -1,12 +1,18 @@
+"""Files: checkpoints, and graphs of EAP-IG."""
+
 import json
 import os
 import random
 import struct
+from types import SimpleNamespace as Made
 
 import pytest
 import torch
 from safetensors.torch import save_file
 
+import retrieval_interp as ri
+from retrieval_interp.circuits.counterfactual.search import Share
+from retrieval_interp.circuits.counterfactual.units import Unit
 from retrieval_interp.circuits.losses import standard_error
 from retrieval_interp.storage.checkpoint import load_checkpoint, save_checkpoint, write_tensors
 from retrieval_interp.storage.files import (
@@ -15,7 +21,6 @@ from retrieval_interp.storage.files import (
     writable,
     write_whole,
 )
-from retrieval_interp.tasks import InputError
 from retrieval_interp.tasks.structured import to_data
 
 
@@ -36,9 +41,9 @@ def test_names_files_and_run_folders_are_found(tmp_path, saved):
 
 
 def test_what_is_no_checkpoint_is_refused(tmp_path, saved):
-    with pytest.raises(InputError, match=r"'nothing': expected a file, .* one of: .*small"):
+    with pytest.raises(ri.InputError, match=r"'nothing': expected a file, .* one of: .*small"):
         load_checkpoint("nothing")
-    with pytest.raises(InputError, match="expected a run folder with checkpoints/step-"):
+    with pytest.raises(ri.InputError, match="expected a run folder with checkpoints/step-"):
         load_checkpoint(tmp_path)
     save_file({"a": torch.zeros(2)}, tmp_path / "other")
     data = saved.read_bytes()
@@ -46,7 +51,7 @@ def test_what_is_no_checkpoint_is_refused(tmp_path, saved):
     huge = struct.pack("<Q", 2**62) + b"{}"
     for content in (b"not a checkpoint", (tmp_path / "other").read_bytes(), huge, *cut.values()):
         (tmp_path / "bad").write_bytes(content)
-        with pytest.raises(InputError, match="expected a checkpoint, a whole safetensors file"):
+        with pytest.raises(ri.InputError, match="expected a checkpoint, a whole safetensors file"):
             load_checkpoint(tmp_path / "bad")
 
 
@@ -59,7 +64,7 @@ def test_a_flipped_byte_anywhere_is_noticed(tmp_path, saved):
         flipped = bytearray(data)
         flipped[place] ^= 1 << draw.randrange(8)
         (tmp_path / "flipped").write_bytes(flipped)
-        with pytest.raises(InputError):
+        with pytest.raises(ri.InputError):
             load_checkpoint(tmp_path / "flipped")
 
 
@@ -80,7 +85,7 @@ def test_files_that_do_not_fit_are_refused(tmp_path, model, task, config, change
     content = {"format": 1, "model": to_data(config), "task": task.to_dict(), "training": {}}
     change(tensors, content)
     write_tensors(tmp_path / "bad", tensors, content)
-    with pytest.raises(InputError, match=text):
+    with pytest.raises(ri.InputError, match=text):
         load_checkpoint(tmp_path / "bad")
 
 
@@ -122,3 +127,37 @@ def test_links_and_pipes_are_written_through_and_not_replaced(tmp_path):
     os.close(reader)
     assert link.is_symlink() and target.read_text() == "after"
     assert sorted(tmp_path.iterdir()) == [link, pipe, target]
+
+
+@pytest.mark.parametrize("parallel", [False, True])
+def test_a_graph_has_the_heads_and_all_that_they_can_read(tmp_path, parallel, without_type_checks):
+    """What reads what is stated here by ranks in the order in which a model computes."""
+    cfg = Made(n_layers=2, n_heads=2, d_model=4, parallel_attn_mlp=parallel)
+    units = ["L0.H1 s0<-s1", "L1.H0 s0", "L1.H0 s1<-s1"]
+    scores = [
+        Made(unit=Unit.parse(u, 2), without=Share(s, 0.0)) for u, s in zip(units, (0.25, 0.5, 0.75))
+    ]
+    why = Made(units=scores, levels=[Made(kept=Share(1.0, 0.0))])
+    graph = ri.eap_graph(why, Made(cfg=cfg))
+    assert graph["cfg"] == vars(cfg)
+    heads = {name: node["score"] for name, node in graph["nodes"].items() if name[0] == "a"}
+    assert heads == {"a0.h0": 0.0, "a0.h1": 0.75, "a1.h0": 0.75, "a1.h1": 0.0}
+    kept = {name for name, node in graph["nodes"].items() if node["in_graph"]}
+    assert kept == {"input", "a0.h1", "m0", "a1.h0", "m1"}
+    ranks = {"input": 0, "a0.h1": 1, "m0": 1 if parallel else 2, "a1.h0": 3}
+    ranks |= {"m1": 3 if parallel else 4, "logits": 5}
+    expected = {
+        f"{source}->{node}{end}"
+        for node, rank in ranks.items()
+        for source, before in ranks.items()
+        for end in (("<q>", "<k>", "<v>") if node[0] == "a" else ("",))
+        if before < rank
+    }
+    assert set(graph["edges"]) == expected
+    assert all(edge["in_graph"] for edge in graph["edges"].values())
+    path = tmp_path / "graph.json"
+    path.write_text(json.dumps(graph))
+    assert ri.heads_in_graph(path) == ["L0.H1", "L1.H0"]
+    path.write_text("{}")
+    with pytest.raises(ri.InputError, match=r"graph.json: expected a graph of EAP-IG with nodes"):
+        ri.heads_in_graph(path)

@@ -1,20 +1,35 @@
+"""Circuits as data and as text; patterns of mechanisms, and what is refused."""
+
 import json
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retrieval_interp.circuits.circuit import Circuit, Head, HeadPath, RolePath, parse_head_path
-from retrieval_interp.circuits.mechanisms import IDENTITY, UNIFORM, OneHot, Shared
+import retrieval_interp as ri
+from retrieval_interp.circuits.attention import Mask
+from retrieval_interp.circuits.discovery.space import cost_of
+from retrieval_interp.circuits.mechanisms import (
+    IDENTITY,
+    ORIGINAL,
+    RULES,
+    SAME,
+    UNIFORM,
+    Mean,
+    OneHot,
+    Shared,
+    Where,
+)
 from retrieval_interp.tasks import InputError, RetrievalTask
 from retrieval_interp.views.page import circuit_html
 
-ONE_HOT = OneHot((RolePath(0, 2), RolePath(4, 3)))
-CIRCUIT = Circuit(
-    {Head(2, 1): ONE_HOT, Head(0, 0): UNIFORM, Head(1, 0): IDENTITY},
+ONE_HOT = OneHot((ri.RolePath(0, 2), ri.RolePath(4, 3)))
+CIRCUIT = ri.Circuit(
+    {ri.Head(2, 1): ONE_HOT, ri.Head(0, 0): UNIFORM, ri.Head(1, 0): IDENTITY},
     n_roles=7,
     task=RetrievalTask().to_dict(),
-    enabling=(parse_head_path("L0.H0 s2<-s1", 7),),
+    enabling=(ri.parse_head_path("L0.H0 s2<-s1", 7),),
 )
 
 heads = st.tuples(st.integers(0, 5), st.integers(0, 3))
@@ -24,11 +39,11 @@ paths = st.sets(st.tuples(st.integers(0, 6), st.integers(0, 6)))
 @given(st.dictionaries(heads, paths))
 def test_circuits_survive_json(sources):
     mechanisms = {
-        Head(*head): Shared(tuple(RolePath(*path) for path in paths))
+        ri.Head(*head): Shared(tuple(ri.RolePath(*path) for path in paths))
         for head, paths in sources.items()
     }
-    circuit = Circuit(mechanisms, 7, {}, (HeadPath(Head(9, 0), RolePath(0, 2)),))
-    assert Circuit.from_json(circuit.to_json(), 7) == circuit
+    circuit = ri.Circuit(mechanisms, 7, {}, (ri.HeadPath(ri.Head(9, 0), ri.RolePath(0, 2)),))
+    assert ri.Circuit.from_json(circuit.to_json(), 7) == circuit
 
 
 def test_json_has_the_documented_keys_and_a_line_a_head():
@@ -47,7 +62,7 @@ def test_json_has_the_documented_keys_and_a_line_a_head():
 @pytest.mark.parametrize("text", ["L1H0", "1.0", "L-1.H0", "L1.H0x", "", "H0.L1"])
 def test_other_texts_are_no_head(text):
     with pytest.raises(InputError, match="expected a head such as L1.H0, found"):
-        Head.parse(text)
+        ri.Head.parse(text)
 
 
 def row(**changes):
@@ -70,7 +85,7 @@ def row(**changes):
 )
 def test_bad_circuits_are_refused_by_name(data, text):
     with pytest.raises(InputError, match=text):
-        Circuit.from_json(json.dumps(data), 7)
+        ri.Circuit.from_json(json.dumps(data), 7)
 
 
 def test_heads_that_a_model_lacks_are_refused():
@@ -80,7 +95,9 @@ def test_heads_that_a_model_lacks_are_refused():
 
 
 def test_a_circuit_reads_well_and_is_drawn():
-    lines = repr(Circuit(CIRCUIT.mechanisms, 7, enabling=(HeadPath(Head(0, 1), RolePath(2, 1)),)))
+    lines = repr(
+        ri.Circuit(CIRCUIT.mechanisms, 7, enabling=(ri.HeadPath(ri.Head(0, 1), ri.RolePath(2, 1)),))
+    )
     assert lines.splitlines() == [
         "L0.H0 uniform",
         "L1.H0 identity",
@@ -88,4 +105,70 @@ def test_a_circuit_reads_well_and_is_drawn():
         "L0.H1 ~s2<-s1",
     ]
     assert circuit_html(CIRCUIT).count("marker-end") == 3  # one of them enables
-    assert "every head as it is" in circuit_html(Circuit({}, 7)) + repr(Circuit({}, 7))
+    assert "every head as it is" in circuit_html(ri.Circuit({}, 7)) + repr(ri.Circuit({}, 7))
+
+
+TASK = RetrievalTask(chains=3, steps=2, dim=2)
+
+
+@pytest.mark.parametrize("text", ["s0->s2", "s0<-", "<-s2", "s0<-s9", "", "s0<-s2<-s4", "s0 s2"])
+def test_other_texts_are_no_path(text):
+    with pytest.raises(InputError, match="expected a (path|role)"):
+        ri.RolePath.parse(text, 5)
+
+
+def test_paths_against_the_mask_and_unknown_roles_are_refused():
+    roles = TASK.sample(2).roles
+    with pytest.raises(InputError, match=r"found s1<-s2: s2 comes later in the sequence"):
+        OneHot((ri.RolePath(1, 2),)).pattern(Where(roles, 15))
+    with pytest.raises(InputError, match=r"expected roles from s0 to s4, found the path s0<-s5"):
+        OneHot((ri.RolePath(0, 5),)).pattern(Where(roles, 15))
+    bidirectional = OneHot((ri.RolePath(1, 2),)).pattern(Where(roles, 15, mask=Mask(causal=False)))
+    assert bidirectional.sum() == 6
+
+
+def test_a_mean_goes_on_by_offset_where_sequences_are_longer():
+    """Half of the attention on the sink, the rest two back; and the mean of two unequal rows."""
+    rows = [{0: 1.0}] * 2 + [{0: 1.0}] + [{0: 0.5, at - 2: 0.5} for at in range(3, 7)]
+    weights = torch.zeros(5, 5)
+    for dest, row in enumerate(rows[:5]):
+        weights[dest, list(row)] = torch.tensor(list(row.values()))
+    longer = torch.zeros(7, 7)
+    for dest, row in enumerate(rows):
+        longer[dest, list(row)] = torch.tensor(list(row.values()))
+    longer[5:, 0] = (1.0 + 0.5 + 0.5) / 3  # the rows 2, 3 and 4
+    longer[5, 3] = longer[6, 4] = 1 / 3
+    torch.testing.assert_close(Mean(weights).of_length(7), longer, atol=1e-4, rtol=0)
+    where = Where(torch.zeros(1, 1, 1, dtype=torch.long), 7, Mask(window=3))
+    pattern = Mean(weights).pattern(where)  # of a head that sees no further
+    torch.testing.assert_close(pattern[0], longer.triu(-2), atol=1e-4, rtol=0)
+
+
+def test_rules_that_compare_tokens_need_tokens_and_means_their_length():
+    task = RetrievalTask(chains=2, steps=1)
+    batch = task.sample(2)
+    with pytest.raises(InputError, match="same: expected token ids, .* found vectors"):
+        SAME.pattern(Where(batch.roles, 6, tokens=batch.tokens))
+    mean = Mean(torch.eye(4).roll(1, 1))
+    with pytest.raises(InputError, match="expected sequences of at most 4 positions, .* found 6"):
+        mean.of_length(6)
+    with pytest.raises(InputError, match="weights from 0 to 1"):
+        Mean(torch.ones(3, 3))
+
+
+def test_rules_are_written_read_and_ordered_by_cost():
+    task = RetrievalTask(chains=2, steps=1)
+    lines = [
+        "L0.H0 previous", "L1.H0 first", "L1.H1 same", "L2.H0 after-same",
+    ]  # fmt: skip
+    circuit = ri.parse_circuit(lines, task)
+    assert str(circuit).splitlines() == lines
+    assert ri.parse_circuit(f"\n{circuit}\n", task) == circuit
+    mean = Mean(torch.rand(5, 5).softmax(-1).tril())
+    circuit = circuit.replace((3, 0), mean)
+    read = ri.Circuit.from_json(circuit.to_json(), circuit.n_roles)
+    assert read == circuit and hash(read) == hash(circuit) and read[3, 0] == mean
+    costs = [cost_of(rule, 3) for rule in (UNIFORM, *RULES, mean, ORIGINAL)]
+    assert costs == sorted(costs) and costs[0] == 0 < costs[1]
+    with pytest.raises(InputError, match="expected a path"):
+        ri.parse_circuit(["L0.H0 previous 2"], task)

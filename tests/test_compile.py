@@ -3,19 +3,16 @@
 import pytest
 import torch
 
+import retrieval_interp as ri
 from examples.reach_the_bound import compile_circuit, doubling_heads
-from retrieval_interp.circuits.circuit import Circuit
 from retrieval_interp.circuits.flow import causal_depth
-from retrieval_interp.circuits.hooks import ablated
-from retrieval_interp.circuits.means import mean_attention
-from retrieval_interp.tasks import RetrievalTask
 from tests.oracles import PAIRINGS, random_heads
 
 VARIANCE = 1 / 8  # of a component of a unit token in 8 dimensions
 
 
 def unit_task(steps, **options):
-    return RetrievalTask(steps=steps, **{"dim": 8, "tokens": "unit", **options})
+    return ri.RetrievalTask(steps=steps, **{"dim": 8, "tokens": "unit", **options})
 
 
 def batch_of(task, n=32):
@@ -25,8 +22,8 @@ def batch_of(task, n=32):
 @torch.no_grad()
 def losses(compiled, batch, circuit=None):
     """The loss of each asked symbol."""
-    circuit = circuit or Circuit({}, len(compiled.task.role_names))
-    with ablated(compiled.model, circuit, batch):
+    circuit = circuit or ri.Circuit({}, len(compiled.task.role_names))
+    with ri.ablated(compiled.model, circuit, batch):
         return compiled.task.partial_losses(compiled.model(batch.inputs), batch)
 
 
@@ -38,7 +35,7 @@ def assert_it_works_by_its_paths(compiled, batch):
     """It solves the task, by itself and with its circuit, and attends along its paths alone."""
     assert mse(compiled, batch) < 1e-3
     assert mse(compiled, batch, compiled.circuit) == pytest.approx(mse(compiled, batch), abs=1e-4)
-    attention = mean_attention(compiled.model, batch)
+    attention = ri.mean_attention(compiled.model, batch)
     on_paths = [attention[(*path.head, *path.path)] for path in compiled.circuit.paths()]
     assert min(map(float, on_paths)) == pytest.approx(1.0, abs=1e-6)
     assert compiled.carrying | compiled.enabling <= set(compiled.circuit.paths())
@@ -49,7 +46,7 @@ def assert_paths_do_as_said(compiled, batch):
     for path in compiled.circuit.paths():
         removed = losses(compiled, batch, compiled.circuit.without(path))
         mechanism = compiled.circuit[path.head].without(path.path)
-        cut = losses(compiled, batch, Circuit({path.head: mechanism}, compiled.circuit.n_roles))
+        cut = losses(compiled, batch, ri.Circuit({path.head: mechanism}, compiled.circuit.n_roles))
         if path in compiled.carrying:  # what is not brought is answered with zeros
             assert float(removed.max()) == pytest.approx(VARIANCE, rel=1e-3), path
         else:
@@ -60,9 +57,6 @@ def assert_paths_do_as_said(compiled, batch):
             assert float(cut.max()) < 1e-6, path
 
 
-# The bound
-
-
 @pytest.mark.parametrize("pairing", PAIRINGS)
 @pytest.mark.parametrize("steps", [1, 3, 4, 8])
 def test_doubling_reaches_the_causal_bound_with_one_head_a_layer(steps, pairing):
@@ -71,9 +65,6 @@ def test_doubling_reaches_the_causal_bound_with_one_head_a_layer(steps, pairing)
     assert compiled.model.cfg.n_layers == causal_depth(task.steps) == steps.bit_length() + 1
     assert compiled.model.cfg.n_heads == 1 and not compiled.idle
     assert_it_works_by_its_paths(compiled, batch_of(task))
-
-
-# What a path is worth
 
 
 SEEDS = [pytest.param(n, marks=[pytest.mark.slow] * (n > 3)) for n in range(12)]

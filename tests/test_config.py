@@ -94,10 +94,7 @@ def test_what_is_written_is_read_back():
         ({}, "d: expected the key 'task', which is missing"),
         ({"task": {"name": []}}, r"d: task: expected the name 'conditional' or .*, found \[\]"),
         ({"task": PLAIN, "size": 1}, "d: expected the keys task, .*, more, found 'size'"),
-        (
-            {"task": PLAIN, "points": [["1", "a"]]},
-            r"points.0..0.: expected an integer, found '1'",
-        ),
+        ({"task": PLAIN, "points": [["1", "a"]]}, r"points.0..0.: expected an integer, found '1'"),
         ({"task": PLAIN, "color": "green"}, "d: color: expected 'red' or 'blue', found 'green'"),
     ],
 )

@@ -1,15 +1,14 @@
 """Emergence on a run whose truth is known: the shipped model, its layers switched on in turn."""
 
-import io
 import itertools
 import json
 import re
-from contextlib import redirect_stdout
 from dataclasses import replace
 from importlib.resources import files
 from statistics import fmean
 from xml.etree import ElementTree
 
+import numpy as np
 import plotly.io as pio
 import pytest
 import torch
@@ -18,8 +17,6 @@ from hypothesis import strategies as st
 
 import retrieval_interp as ri
 from retrieval_interp.circuits.mechanisms import Cut
-from retrieval_interp.commands.emergence import main as emergence
-from retrieval_interp.config import Recipe
 from retrieval_interp.emergence.series import (
     Crossing,
     first_above,
@@ -29,8 +26,6 @@ from retrieval_interp.emergence.series import (
     loss_emergence,
     path_emergence,
 )
-from retrieval_interp.storage.checkpoint import load_checkpoint, save_checkpoint
-from retrieval_interp.tasks import InputError, RetrievalTask
 from retrieval_interp.tasks.structured import to_data
 from tests.oracles import naive_mse
 
@@ -43,7 +38,7 @@ LOSSES = {100: (0.9, 0.9, 0.9), 200: (0.3, 0.8, 0.9), 300: (0.1, 0.6, 0.8), 400:
 @torch.no_grad()
 def switched(step):
     """The shipped model as it is at a step: uniform attention in layers that are not on yet."""
-    small = load_checkpoint("small")
+    small = ri.load_checkpoint("small")
     for layer, on in ON.items():
         if step < on:
             small.model.blocks[layer].attn.W_Q.zero_()
@@ -55,13 +50,13 @@ def switched(step):
 def known(tmp_path_factory):
     """A run folder and a circuit file."""
     folder = tmp_path_factory.mktemp("emergence")
-    run, small = folder / "run", load_checkpoint("small")
+    run, small = folder / "run", ri.load_checkpoint("small")
     (run / "checkpoints").mkdir(parents=True)
-    recipe = Recipe(small.task, small.config, steps=600, log_every=100, checkpoint_every=100)
+    recipe = ri.Recipe(small.task, small.config, steps=600, log_every=100, checkpoint_every=100)
     (run / "config.json").write_text(json.dumps(to_data(recipe)))
     for step in STEPS:
         model = switched(step).model
-        save_checkpoint(checkpoint(run, step), model, small.task, small.config, {"step": step})
+        ri.save_checkpoint(checkpoint(run, step), model, small.task, small.config, {"step": step})
     with open(run / "metrics.jsonl", "w") as file:
         for step, partial in LOSSES.items():
             row = {"step": step, "train_loss": 1.0, "validation_loss": sum(partial) / 3}
@@ -73,14 +68,13 @@ def known(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def written(known, tmp_path_factory):
+def written(known, run_command_in_process):
     """One run of the command with every output: the files, and what it printed."""
-    folder = tmp_path_factory.mktemp("written")
-    run, circuit, output = known[0] / "run", known[0] / "circuit.json", folder / "out.json"
-    arguments = ["--run", run, "--circuit", circuit, "--json", output]
-    with redirect_stdout(io.StringIO()) as printed:
-        emergence([str(argument) for argument in arguments])
-    return output, printed.getvalue()
+    folder = known[0]
+    options = ["--run", "run", "--circuit", "circuit.json", "--json", "out.json"]
+    done = run_command_in_process("emergence", *options, cwd=folder)
+    assert done.returncode == 0, done.stderr
+    return folder / "out.json", done.stdout
 
 
 @pytest.fixture(scope="module")
@@ -90,9 +84,6 @@ def series(written):
 
 def checkpoint(run, step):
     return run / "checkpoints" / f"step-{step:06d}.safetensors"
-
-
-# What is measured
 
 
 def test_numbers_equal_runs_with_hooks_set_by_hand(series, known):
@@ -146,9 +137,6 @@ def test_losses_are_the_runs_own(series):
     assert found["x_2"].by == 400 and found["x_3"] is None
 
 
-# What is written
-
-
 def test_the_json_is_the_series_with_its_provenance(written, series, known):
     data = json.loads(written[0].read_text())
     assert "emergence --run " in data["command"] and data["date"] and data["versions"]["torch"]
@@ -164,7 +152,7 @@ def test_a_series_with_a_gap_is_refused(written, tmp_path):
     data = json.loads(written[0].read_text())
     del data["snapshots"][2]["paths"][LAST]
     (tmp_path / "series.json").write_text(json.dumps(data))
-    with pytest.raises(InputError, match="the circuit's 7 paths"):
+    with pytest.raises(ri.InputError, match="the circuit's 7 paths"):
         ri.read_series(tmp_path / "series.json")
 
 
@@ -187,48 +175,28 @@ def test_the_command_prints_the_table(written):
     assert "in the order of the steps" in written[1]
 
 
-# Figures
-
-
 def test_figures_show_the_series(series):
     template, rows = pio.templates.default, path_emergence(series)
-    attention = ri.attention_figure(series)
-    assert [list(trace.y) for trace in attention.data] == [
-        series.attention(path) for path in series.paths
-    ]
-    losses = ri.loss_figure(series)
-    marks = [trace for trace in losses.data if trace.mode == "markers"]
-    assert [mark.x[0] for mark in marks] == [row.above.step for row in rows if row.above]
-    drawn = {trace.name: list(trace.y) for trace in losses.data if trace.mode is None}
+    attention, losses = ri.attention_figure(series).data, ri.loss_figure(series).data
+    assert [list(trace.y) for trace in attention] == list(map(series.attention, series.paths))
+    marks = [trace.x[0] for trace in losses if trace.mode == "markers"]
+    assert marks == [row.above.step for row in rows if row.above]
+    drawn = {trace.name: list(trace.y) for trace in losses if trace.mode is None}
     assert drawn["partial, x_2"] == [row.partial_losses[1] for row in series.losses]
+    groups = [g for g in ElementTree.fromstring(ri.crossing_figure(series)) if g.get("data-path")]
+    notes = {group.get("data-path"): group[3].text for group in groups}
+    assert notes == {str(row.path): str(row.above or "never") for row in rows}
+    assert len({group[2].get("stroke") for group in groups}) == len({*notes.values()})
     assert pio.templates.default == template
 
 
-def test_the_drawing_is_coloured_by_when_paths_appear(series):
-    groups = [g for g in ElementTree.fromstring(ri.crossing_figure(series)) if g.get("data-path")]
-    colors = {group.get("data-path"): group[2].get("stroke") for group in groups}
-    rows = {str(row.path): row for row in path_emergence(series)}
-    assert set(colors) == set(rows)
-    assert len({colors[name] for name in ("L0.H0 s4<-s4", "L2.H0 s0<-s2", LAST)}) == 3
-    notes = {group.get("data-path"): group[3].text for group in groups}
-    assert notes == {name: str(row.above or "never") for name, row in rows.items()}
-
-
-# When curves cross, and in what order
-
-
-def by_bisection(steps, values, threshold):
-    """The first crossing without the formula: walk the intervals, halve the one that crosses."""
+def by_numpy(steps, values, threshold):
+    """The first crossing without the formula."""
     if values[0] > threshold:
         return float(steps[0])
-    for a, b, low, high in zip(steps, steps[1:], values, values[1:]):
+    for (a, low), (b, high) in itertools.pairwise(zip(steps, values)):
         if high > threshold:
-            left, right = 0.0, 1.0
-            for _ in range(80):
-                middle = (left + right) / 2
-                above = low + (high - low) * middle > threshold
-                left, right = (left, middle) if above else (middle, right)
-            return a + left * (b - a)
+            return float(np.interp(threshold, [low, high], [a, b]))
     return None
 
 
@@ -237,10 +205,10 @@ numbers = st.integers(-20, 20).map(lambda number: number / 10)
 
 
 @given(st.lists(st.tuples(st.integers(1, 50), numbers), min_size=1, max_size=12), numbers)
-def test_crossings_equal_those_found_by_bisection(curve, threshold):
+def test_crossings_equal_those_found_by_numpy(curve, threshold):
     steps = list(itertools.accumulate(gap for gap, _ in curve))
     values = [value for _, value in curve]
-    found, expected = first_above(steps, values, threshold), by_bisection(steps, values, threshold)
+    found, expected = first_above(steps, values, threshold), by_numpy(steps, values, threshold)
     assert (found is None) == (expected is None)
     assert first_below(steps, [-value for value in values], -threshold) == found
     if found is not None:
@@ -260,7 +228,7 @@ def chain(*steps):
     """When x_1, x_2, ... fell, and the pairs of a chain."""
     crossings = [None if step is None else Crossing(step, 0, 1000) for step in steps]
     losses = {f"x_{i}": crossing for i, crossing in enumerate(crossings, start=1)}
-    return losses, RetrievalTask(steps=len(steps)).steps_between
+    return losses, ri.RetrievalTask(steps=len(steps)).steps_between
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """How deep a model must be, and what a circuit delivers, by hand and against naive simulations."""
 
+import json
 from itertools import islice, product
 
 import pytest
@@ -23,9 +24,6 @@ def circuit_of(*texts, n_roles=7):
         paths = mechanisms[path.head].paths if path.head in mechanisms else ()
         mechanisms[path.head] = Shared((*paths, path.path))
     return ri.Circuit(mechanisms, n_roles)
-
-
-# What the assumptions allow
 
 
 @pytest.mark.parametrize("causal", [True, False])
@@ -55,9 +53,6 @@ def names(graph, held):
     return [{pieces[piece] for piece in own.nonzero()} for own in held]
 
 
-# By hand
-
-
 @pytest.mark.parametrize(
     ("graph", "tables", "causal", "depths"),
     [
@@ -77,9 +72,6 @@ def names(graph, held):
 def test_depths_of_the_papers_graphs(graph, tables, causal, depths):
     found = flow.node_depths(ri.GRAPHS[graph], causal, tables)
     assert " ".join(f"{name} {depth}" for name, depth in found.items()) == depths
-
-
-# A second simulation
 
 
 def reference(graph, layers, causal, tables):
@@ -139,9 +131,6 @@ def test_a_second_simulation_with_strings_and_three_chains_agrees(graph, tables,
     assert found == reference(graph, layers, causal, tables)
 
 
-# What a circuit does
-
-
 def test_a_circuit_delivers_what_its_paths_bring_to_the_query():
     circuit = circuit_of(*JOINED, *FETCHED)
     assert flow.delivered(circuit, 3) == (1, 2, 3)
@@ -170,8 +159,6 @@ def test_what_is_delivered_has_a_route_to_the_output(paths):
     assert flow.delivered(circuit, 3) == tuple(expected)
 
 
-# What a circuit of a graph does
-
 TASK = ri.ConditionalRetrievalTask()
 # s1 s2 are a and x, s3 s4 a and y, s5 s6 s7 x, y and z: join, look up both, look up z.
 LINES = ["L0.H0 s2<-s1 s4<-s3 s7<-s6", "L1.H0 s0<-s2", "L1.H1 s0<-s4", "L2.H0 s0<-s7"]
@@ -186,9 +173,6 @@ def test_a_circuit_of_a_graph_delivers_its_nodes():
     assert flow.delivered(ri.parse_circuit(without_y[1:], TASK), 3) == (1, 3)
 
 
-# What is refused
-
-
 @pytest.mark.parametrize(
     ("refused", "message"),
     [
@@ -201,3 +185,13 @@ def test_a_circuit_of_a_graph_delivers_its_nodes():
 def test_what_does_not_fit_is_refused(refused, message):
     with pytest.raises(ri.InputError, match=message):
         refused()
+
+
+def test_the_table_and_the_json_hold_a_row_for_every_length(tmp_path, run_command_in_process):
+    path = tmp_path / "bound.json"
+    done = run_command_in_process("bound", "--steps", 1, 3, 4, "--json", path)
+    keys = ("steps", "paper", "unmasked", "causal", "simulated_unmasked", "simulated_causal")
+    assert json.loads(path.read_text()) == [
+        dict(zip(keys, row)) for row in [(1, 1, 2, 2, 2, 2), (3, 2, 3, 3, 3, 3), (4, 2, 3, 4, 3, 4)]
+    ]
+    assert done.stdout.splitlines()[-3].split() == ["4", "2", "3", "4", "3", "4"]

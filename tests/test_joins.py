@@ -11,11 +11,8 @@ from hypothesis import strategies as st
 import retrieval_interp as ri
 from retrieval_interp.circuits import mechanisms
 from retrieval_interp.circuits.attention import Mask, attention_along, joined
-from retrieval_interp.circuits.circuit import Circuit, Head, RolePath, parse_head_path
 from retrieval_interp.circuits.losses import Scorer
 from retrieval_interp.circuits.means import mean_attention, mean_patterns
-from retrieval_interp.circuits.scores.enabling import enabled_by
-from retrieval_interp.tasks import InputError
 from tests.oracles import Lookup, bridge_of, hooked_model
 
 
@@ -47,7 +44,7 @@ def pattern_by_hand(paths, roles, n_positions):
     return pattern
 
 
-PATHS = st.sets(st.builds(RolePath, *[st.integers(0, 2)] * 2))
+PATHS = st.sets(st.builds(ri.RolePath, *[st.integers(0, 2)] * 2))
 ROLES = st.lists(  # two examples of two chains of three roles in six positions, some absent
     st.lists(st.lists(st.integers(-1, 5), min_size=3, max_size=3), min_size=2, max_size=2),
     min_size=2,
@@ -89,9 +86,6 @@ def test_cuts_and_means_equal_the_definition_in_loops(paths, roles, causal):
     torch.testing.assert_close(cut, kept)
 
 
-# Optional roles
-
-
 class Sometimes(Lookup):
     """As Lookup, but every second chain lacks the key, and role names of its own."""
 
@@ -113,9 +107,9 @@ def test_a_score_goes_with_absent_roles_and_names_of_its_own(tmp_path):
     bench.remove("L1.H0 s0<-s2")
     bench.load(saved)
     assert bench.circuit == before and '"value", "key"' in saved.read_text()
-    with pytest.raises(InputError, match=r"s0 to s2 \(query, key, value\), found 'door'"):
+    with pytest.raises(ri.InputError, match=r"s0 to s2 \(query, key, value\), found 'door'"):
         bench.suppose("L0.H0 door<-key")
-    with pytest.raises(InputError, match="found key<-value: value comes later"):
+    with pytest.raises(ri.InputError, match="found key<-value: value comes later"):
         bench.suppose("L0.H0 key<-value")
 
 
@@ -167,11 +161,8 @@ def test_files_are_read_with_the_tasks_names(path, names):
     """Also with those that the roles had before."""
     row = {"layer": 0, "head": 0, "mechanism": "one-hot", "paths": [path]}
     file = json.dumps({"heads": [row], **({"role_names": names} if names else {})})
-    found = Circuit.from_json(file, Sometimes.role_names)
-    assert list(found.paths()) == [parse_head_path("L0.H0 s2<-s1", 3)]
-
-
-# Padding
+    found = ri.Circuit.from_json(file, Sometimes.role_names)
+    assert list(found.paths()) == [ri.parse_head_path("L0.H0 s2<-s1", 3)]
 
 
 class Lengths(ri.Task):
@@ -218,10 +209,10 @@ def of_kind(kind):
 MEAN = mechanisms.Mean(torch.rand(9, 9).softmax(-1).tril())
 MECHANISMS = [
     *(mechanisms.UNIFORM, mechanisms.IDENTITY, *mechanisms.RULES, MEAN),
-    mechanisms.Shared((RolePath(0, 1), RolePath(0, 2))),
-    mechanisms.Cut((RolePath(0, 1), RolePath(2, 1))),
-    mechanisms.OneHot((RolePath(0, 2),)),
-    mechanisms.RoleMean((RolePath(0, 1), RolePath(0, 2)), (0.25, 0.5)),
+    mechanisms.Shared((ri.RolePath(0, 1), ri.RolePath(0, 2))),
+    mechanisms.Cut((ri.RolePath(0, 1), ri.RolePath(2, 1))),
+    mechanisms.OneHot((ri.RolePath(0, 2),)),
+    mechanisms.RoleMean((ri.RolePath(0, 1), ri.RolePath(0, 2)), (0.25, 0.5)),
 ]
 
 
@@ -236,8 +227,8 @@ def test_padded_examples_have_the_losses_that_they_have_alone(side, kind):
     torch.testing.assert_close(scorer.base_losses, alone, atol=1e-5, rtol=0)
     changed = 0
     for mechanism in MECHANISMS:
-        for head in (Head(0, 0), Head(1, 1)):
-            circuit = Circuit({head: mechanism, Head(1, 0): mechanisms.UNIFORM}, 3)
+        for head in (ri.Head(0, 0), ri.Head(1, 1)):
+            circuit = ri.Circuit({head: mechanism, ri.Head(1, 0): mechanisms.UNIFORM}, 3)
             losses = scorer.losses(circuit)
             expected = torch.cat([one.losses(circuit) for one in singles])
             torch.testing.assert_close(losses, expected, atol=1e-5, rtol=0)
@@ -271,12 +262,12 @@ def test_estimates_of_padded_batches_are_the_means_of_single_examples(side, kind
     """Gradients, too, come through rows that see nothing."""
     task, model = Lengths(side), of_kind(kind)
     batch, singles = task.sample(12), [task.alone(number) for number in range(12)]
-    in_place = {Head(0, 1): mechanisms.SAME, Head(1, 0): mechanisms.Cut((RolePath(0, 1),))}
-    for base in (Circuit({}, 3), Circuit(in_place, 3)):
+    in_place = {ri.Head(0, 1): mechanisms.SAME, ri.Head(1, 0): mechanisms.Cut((ri.RolePath(0, 1),))}
+    for base in (ri.Circuit({}, 3), ri.Circuit(in_place, 3)):
         padded = ri.attribute(model, task, batch, base, draws=0)
         alone = [ri.attribute(model, task, one, base, draws=0) for one in singles]
         for mechanism in MECHANISMS:
-            for head in (Head(0, 0), Head(1, 1)):
+            for head in (ri.Head(0, 0), ri.Head(1, 1)):
                 circuit = base.replace(head, mechanism)
                 expected = sum(one.estimate(circuit).first for one in alone) / 12
                 found = padded.estimate(circuit).first
@@ -288,11 +279,11 @@ def test_estimates_of_padded_batches_are_the_means_of_single_examples(side, kind
 def test_enabled_paths_of_padded_batches_are_those_of_single_examples(side, kind):
     """The first row, which stands in for an absent destination, is padding on the left."""
     task, model = Lengths(side), of_kind(kind)
-    cut = parse_head_path("L0.H0 s0<-s1", 3)
-    later = [parse_head_path(f"L1.H{text}", 3) for text in ("0 s0<-s2", "1 s2<-s1", "1 s0<-s1")]
+    cut = ri.parse_head_path("L0.H0 s0<-s1", 3)
+    later = [ri.parse_head_path(f"L1.H{text}", 3) for text in ("0 s0<-s2", "1 s2<-s1", "1 s0<-s1")]
 
     def enabled(batch):
-        rows = enabled_by(model, batch, [cut], later, least_drop=-1.0)[cut]
+        rows = ri.enabled_by(model, batch, [cut], later, least_drop=-1.0)[cut]
         return {row.path: torch.tensor([row.attention, row.when_cut]) for row in rows}
 
     padded = enabled(task.sample(12))
@@ -311,7 +302,7 @@ def test_padding_that_cannot_be_is_refused():
 
     def refused(text, **changes):
         fields = {"attention_mask": batch.attention_mask, "roles": batch.roles, **changes}
-        with pytest.raises(InputError, match=text):
+        with pytest.raises(ri.InputError, match=text):
             Scorer(model, task, ri.Batch(batch.inputs, batch.targets, **fields))
 
     refused("padding before or after .* in example 2", attention_mask=holes)

@@ -16,9 +16,7 @@ from retrieval_interp.circuits.hooks import probed
 from retrieval_interp.circuits.losses import Scorer
 from retrieval_interp.circuits.means import read_patterns
 from retrieval_interp.circuits.mechanisms import UNIFORM, Cut, Mean, RoleMean
-from retrieval_interp.circuits.paths import Head, RolePath
 from retrieval_interp.circuits.scan import describe_heads
-from retrieval_interp.tasks import InputError
 from tests.oracles import LOOKUP_SIZES, byte_pairs, hooked_model
 
 LENGTH, NEAR = 12, 4  # tokens, and the window of local layers
@@ -60,7 +58,7 @@ SLOW = FAMILIES.keys() - {"GPT2", "GPTNeo", "Llama", "Mistral", "Gemma3Text", "B
 NAMES = [pytest.param(n, marks=[pytest.mark.slow] * (n in SLOW)) for n in [*FAMILIES, *HOOKED]]
 RULES = ["uniform", "identity", "previous", "first", "same", "after-same"]
 LINES = [*RULES, "one-hot END<-near", "one-hot END<-far", "shared END<-near END<-END"]
-PATH = RolePath(0, 1)
+PATH = ri.RolePath(0, 1)
 
 
 def make(name, folder):
@@ -183,11 +181,11 @@ def test_every_mechanism_equals_plain_hooks(name, tmp_path):
     batch = with_counterfactual(model, batch, TASK.sample(3, seed=1))
     scorer, empty = Scorer(model, TASK, batch), ri.parse_circuit([], TASK)
     patterns = read_patterns(model, batch, torch.Tensor.float)
-    for head in (Head(0, 1), Head(1, 2)):
+    for head in (ri.Head(0, 1), ri.Head(1, 2)):
         own, values = patterns[head.layer][:, head.head], values_of(model, batch, head)
         window, sees = windows[head.layer], masked(windows[head.layer], not causal)
         lines = {line: ri.parse_circuit([f"{head} {line}"], TASK)[head] for line in LINES}
-        role_mean = RoleMean((PATH, RolePath(1, 1)), (0.3, 0.6))
+        role_mean = RoleMean((PATH, ri.RolePath(1, 1)), (0.3, 0.6))
         lines |= {"mean": Mean(own.mean(0)), "role-mean": role_mean}
         lines |= {"cut": Cut((PATH,)), "kept": Counterfactual((PATH,))}
         for kind, mechanism in lines.items():
@@ -197,7 +195,7 @@ def test_every_mechanism_equals_plain_hooks(name, tmp_path):
             elif window and "far" in kind:
                 refused = rf"{head}: .* less than 4 positions away .* END<-far: far is 4 away"
             if refused:
-                with pytest.raises(InputError, match=refused):
+                with pytest.raises(ri.InputError, match=refused):
                     scorer.losses(circuit)
                 continue
             each = zip(batch.inputs.tolist(), batch.roles[:, 0].tolist(), own)
@@ -222,8 +220,8 @@ def test_a_window_and_padding_on_either_side(start, tmp_path):
     for kind in ("uniform", "first", "same"):
         sees, roles = masked(NEAR) & real, batch.roles[0, 0]
         new = [by_hand(kind, sees, tokens, roles, None) for tokens in batch.inputs.tolist()]
-        writes = torch.stack(new) @ values_of(model, batch, Head(1, 1))
-        expected = plain_losses(model, batch, Head(1, 1), writes)
+        writes = torch.stack(new) @ values_of(model, batch, ri.Head(1, 1))
+        expected = plain_losses(model, batch, ri.Head(1, 1), writes)
         found = Scorer(model, TASK, batch).losses(ri.parse_circuit([f"L1.H1 {kind}"], TASK))
         torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
 
@@ -232,9 +230,9 @@ def test_a_window_and_padding_on_either_side(start, tmp_path):
 def test_scans_scores_controls_and_searches_stay_in_the_window():
     model = hooked_model(n_heads=4, seed=2, **LOCAL).eval()
     model.blocks[0].attn.W_Q.data[0] = model.blocks[0].attn.b_Q.data[0] = 0  # uniform in its window
-    task, far = Asked(model), RolePath(0, 2)
+    task, far = Asked(model), ri.RolePath(0, 2)
     batch = task.sample(32)
-    head = describe_heads(model, batch)[Head(0, 0)]
+    head = describe_heads(model, batch)[ri.Head(0, 0)]
     assert head.rule == UNIFORM and head.share == pytest.approx(1, abs=1e-5)
     cut = [row.path for row in ri.ablations(model, task, batch).paths]
     assert {path.head.layer for path in cut if path.path == far} == {1}
@@ -259,7 +257,7 @@ def test_values_alone_need_attention_that_is_seen_in_time(tmp_path):
     def others(batch, seed):
         return task.sample(len(batch), seed + 7)
 
-    with pytest.raises(InputError, match="expected z or pattern for a model that shows"):
+    with pytest.raises(ri.InputError, match="expected z or pattern for a model that shows"):
         ri.why(model, task, counterfactual=others, examples=8, patch="v")
 
 
@@ -303,12 +301,12 @@ def test_masks_are_of_the_model_and_not_of_hooks_and_must_be_as_configured():
         assert read_patterns(model, batch, total)[1] == 0  # it is still there
     assert read_patterns(model, batch, total)[1] > 0
     model.blocks[1].attn.IGNORE.zero_()
-    with pytest.raises(InputError, match="expected a causal model, .* found attention to later"):
+    with pytest.raises(ri.InputError, match="expected a causal model, .* found attention to later"):
         ri.open(model, TASK, examples=4)
     hidden = ~masked(None) | (masked(None) & (torch.arange(LENGTH) % 3 == 1)).fill_diagonal_(False)
     other = hooked_model()
     other.blocks[1].attn.apply_causal_mask = lambda x, *_: x.masked_fill(hidden, -torch.inf)
-    with pytest.raises(InputError, match="near ones, found another mask in layer 1"):
+    with pytest.raises(ri.InputError, match="near ones, found another mask in layer 1"):
         Scorer(other, TASK, batch)
 
 
@@ -320,9 +318,9 @@ def test_inference_mode_is_refused_in_a_line():
     )
     with torch.inference_mode():
         made = hooked_model()
-        with pytest.raises(InputError, match=line):
+        with pytest.raises(ri.InputError, match=line):
             ri.open(model, TASK, examples=4)
-        with pytest.raises(InputError, match=line):
+        with pytest.raises(ri.InputError, match=line):
             ri.attribute(model, TASK, batch)
-    with pytest.raises(InputError, match=line):
+    with pytest.raises(ri.InputError, match=line):
         ri.open(made, TASK, examples=4)

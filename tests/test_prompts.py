@@ -87,9 +87,6 @@ def test_following_the_chain_gives_the_answer_and_its_roles(formulation):
         assert len(set(question.acceptable)) == round(1 / formulation.chance)
 
 
-# Ways to answer without following the chain.
-
-
 def mentions(question):
     statements = question.prompt[: question.prompt.rindex("\n")]
     return [word for word in re.findall(r"\w+", statements) if word in question.acceptable]

@@ -6,8 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from retrieval_interp.circuits import ablated, mean_attention
-from retrieval_interp.circuits.circuit import Circuit, Head, RolePath
+import retrieval_interp as ri
 from retrieval_interp.circuits.losses import HookRuns, make_runs
 from retrieval_interp.circuits.mechanisms import (
     IDENTITY,
@@ -23,28 +22,26 @@ from retrieval_interp.circuits.mechanisms import (
     Uniform,
 )
 from retrieval_interp.circuits.role_runs import RoleRuns
-from retrieval_interp.model import ModelConfig, build_model
-from retrieval_interp.tasks import InputError, RetrievalTask
 from tests.oracles import PATHS, naive_outputs, randomize, without_norms
 
-TASK = RetrievalTask(chains=3, steps=2, dim=4)
+TASK = ri.RetrievalTask(chains=3, steps=2, dim=4)
 BATCH = TASK.sample(4, seed=3)
 MODELS = {
-    (mlp, heads): randomize(build_model(ModelConfig(3, heads, 16, mlp=mlp), TASK))
+    (mlp, heads): randomize(ri.build_model(ri.ModelConfig(3, heads, 16, mlp=mlp), TASK))
     for mlp in (True, False)
     for heads in (1, 2)
 }
 
 
 def bidirectional():
-    model = build_model(ModelConfig(3, 2, 16), TASK, seed=1)
+    model = ri.build_model(ri.ModelConfig(3, 2, 16), TASK, seed=1)
     for block in model.blocks:
         block.attn.cfg.attention_dir = "bidirectional"
     model.cfg.attention_dir = "bidirectional"
     return randomize(model)
 
 
-shared = st.sets(st.sampled_from([RolePath(*path) for path in PATHS]), max_size=5)
+shared = st.sets(st.sampled_from([ri.RolePath(*path) for path in PATHS]), max_size=5)
 mean = partial(Mean, torch.rand(15, 15).softmax(-1).tril())
 RULES = [Original, Uniform, Identity, First, Previous, mean]
 without_paths = st.tuples(st.sampled_from(RULES))
@@ -55,11 +52,11 @@ drawn = st.dictionaries(heads, mechanism, max_size=6)
 
 def circuit_from(data, n_heads):
     mechanisms = {
-        Head(*head): kind(*map(tuple, paths))
+        ri.Head(*head): kind(*map(tuple, paths))
         for head, (kind, *paths) in data.items()
         if head[1] < n_heads
     }
-    return Circuit(mechanisms, 5)
+    return ri.Circuit(mechanisms, 5)
 
 
 def naive(model, circuit, batch=BATCH):
@@ -93,12 +90,12 @@ def test_runs_equal_naive_runs_from_any_base(make, first, second, which):
 def test_role_runs_are_exact_without_norms_and_without_a_mask(make):
     model = make()
     runs, whole = RoleRuns(model, BATCH), HookRuns(model, BATCH)
-    base = runs.base(Circuit({}, 5))
+    base = runs.base(ri.Circuit({}, 5))
     for circuit in (
-        Circuit({}, 5),
-        Circuit({Head(0, 0): UNIFORM, Head(1, 1): IDENTITY}, 5),
-        Circuit({Head(0, 1): OneHot((RolePath(0, 2),))}, 5),
-        Circuit({Head(2, 0): Cut((RolePath(0, 2), RolePath(0, 4)))}, 5),
+        ri.Circuit({}, 5),
+        ri.Circuit({ri.Head(0, 0): UNIFORM, ri.Head(1, 1): IDENTITY}, 5),
+        ri.Circuit({ri.Head(0, 1): OneHot((ri.RolePath(0, 2),))}, 5),
+        ri.Circuit({ri.Head(2, 0): Cut((ri.RolePath(0, 2), ri.RolePath(0, 4)))}, 5),
     ):
         expected = whole.base(circuit).outputs
         if not circuit.mechanisms:
@@ -107,7 +104,7 @@ def test_role_runs_are_exact_without_norms_and_without_a_mask(make):
 
 
 def test_the_fast_way_is_taken_only_where_it_is_exact():
-    model, empty = MODELS[True, 1], Circuit({}, 5)
+    model, empty = MODELS[True, 1], ri.Circuit({}, 5)
     assert make_runs(model, BATCH, TASK).compute_changes_only
     with model.hooks(fwd_hooks=[("blocks.0.attn.hook_z", lambda z, hook: z * 2)]):
         runs = make_runs(model, BATCH, TASK)
@@ -130,19 +127,19 @@ def test_a_batch_is_divided_among_threads_and_their_errors_reach_the_caller(monk
         return layer(self, *arguments)
 
     monkeypatch.setattr(RoleRuns, "_layer", noted)
-    base = runs.base(Circuit({}, 5))
-    check(runs, Circuit({Head(0, 1): UNIFORM}, 5), base, model, batch)
+    base = runs.base(ri.Circuit({}, 5))
+    check(runs, ri.Circuit({ri.Head(0, 1): UNIFORM}, 5), base, model, batch)
     assert seen and threading.main_thread() not in seen
-    with pytest.raises(InputError, match=r"found L9\.H0"):
-        runs.outputs(Circuit({Head(9, 0): UNIFORM}, 5), base)
+    with pytest.raises(ri.InputError, match=r"found L9\.H0"):
+        runs.outputs(ri.Circuit({ri.Head(9, 0): UNIFORM}, 5), base)
 
 
 def test_a_model_with_hooks_is_run_whole(monkeypatch):
     """They may be made for the batch, as those of `ablated` are."""
     model, batch = MODELS[True, 1], TASK.sample(4)
-    circuit = Circuit({Head(0, 0): OneHot((RolePath(2, 1),))}, 5)
-    with ablated(model, circuit, batch):
-        whole = mean_attention(model, batch)
+    circuit = ri.Circuit({ri.Head(0, 0): OneHot((ri.RolePath(2, 1),))}, 5)
+    with ri.ablated(model, circuit, batch):
+        whole = ri.mean_attention(model, batch)
         monkeypatch.setattr("retrieval_interp.circuits.hooks.WHOLE", 3)
         monkeypatch.setattr("retrieval_interp.circuits.hooks.PART", 3)
-        torch.testing.assert_close(mean_attention(model, batch), whole)
+        torch.testing.assert_close(ri.mean_attention(model, batch), whole)

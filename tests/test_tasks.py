@@ -8,7 +8,6 @@ import pytest
 import torch
 
 import retrieval_interp as ri
-from retrieval_interp.model import ModelConfig, build_model
 from retrieval_interp.tasks import InputError, TrainingTask
 from retrieval_interp.tasks.sampling import SPLITS
 from retrieval_interp.tasks.structured import from_data
@@ -68,8 +67,8 @@ def test_knowing_nothing_is_the_plateau(task):
 
 @each_task
 def test_a_model_with_its_task_survives_a_checkpoint(task, tmp_path):
-    sizes = ModelConfig(layers=1, heads=2, d_model=8, mlp=False)
-    model = build_model(sizes, task).eval()
+    sizes = ri.ModelConfig(layers=1, heads=2, d_model=8, mlp=False)
+    model = ri.build_model(sizes, task).eval()
     ri.save_checkpoint(tmp_path / "x.safetensors", model, task, sizes, {"step": 7})
     loaded = ri.load_checkpoint(tmp_path / "x.safetensors")
     assert (loaded.config, loaded.training) == (sizes, {"step": 7})

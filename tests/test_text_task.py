@@ -14,7 +14,7 @@ import retrieval_interp as ri
 from examples import answers
 from retrieval_interp.tasks.words.template_task import NAMES, TEMPLATES
 from tests import oracles
-from tests.oracles import SENTENCE, untrained_bridge
+from tests.oracles import SENTENCE
 from tests.paper_prompts import answer_of
 
 FORMULATIONS = [
@@ -275,9 +275,9 @@ def test_a_template_may_lack_a_role(bpe):
     assert by_default.role_names == ("END", "S2", "IO", "S1", "place")
 
 
-def test_pairs_are_read_from_the_files_of_others(tmp_path):
+def test_pairs_are_read_from_the_files_of_others():
     """JSON of auto-circuit, JSON lines of feature-circuits, CSV with words and with token ids."""
-    tokenizer = untrained_bridge("gpt2", tmp_path).tokenizer
+    tokenizer = oracles.sentence_tokenizer()
     rows = [
         (SENTENCE, SENTENCE.replace("John gave", f"{name} gave"), " Mary", " John")
         for name in ("Ann", "Mary")

@@ -8,7 +8,6 @@ import torch
 import torch.nn.functional as F
 
 import retrieval_interp as ri
-from retrieval_interp.circuits import discover, parse_circuit, score_circuit
 from retrieval_interp.tasks.structured import from_data
 from tests.oracles import by_hand, randomize, stock_transformer
 
@@ -167,9 +166,9 @@ def test_a_model_whose_circuit_is_known_has_it_found():
     outputs = model(batch.inputs)
     assert task.accuracies(outputs, batch).tolist() == [1.0]
     assert float(task.loss(outputs, batch)) < 1e-6
-    known = parse_circuit(["L0.H0 s2<-s1 s3<-s0", "L1.H0 s3<-s2"], task)
-    scored = score_circuit(model, task, known, batch, controls=0)
+    known = ri.parse_circuit(["L0.H0 s2<-s1 s3<-s0", "L1.H0 s3<-s2"], task)
+    scored = ri.score_circuit(model, task, known, batch, controls=0)
     assert scored.combined_loss < 1e-6
-    found = discover(model, task, examples=16)
+    found = ri.discover(model, task, examples=16)
     assert [str(path) for path in found.paths()] == ["L1.H0 s3<-s2"]
     assert {str(path) for path in found.enabling} == {"L0.H0 s2<-s1", "L0.H0 s3<-s0"}

@@ -7,18 +7,16 @@ from dataclasses import replace
 import pytest
 import torch
 
+import retrieval_interp as ri
 from retrieval_interp import training
 from retrieval_interp.circuits.models.plain import PlainTransformer
 from retrieval_interp.commands.command import load_model
-from retrieval_interp.config import Recipe
-from retrieval_interp.model import ModelConfig, build_model
 from retrieval_interp.storage.checkpoint import load_checkpoint, read_tensors
-from retrieval_interp.tasks import InputError, InputWarning, RetrievalTask
 from retrieval_interp.training import step_indices, train_model
 
-TINY = Recipe(
-    task=RetrievalTask(chains=2, steps=1, dim=2),
-    model=ModelConfig(layers=1, heads=1, d_model=8),
+TINY = ri.Recipe(
+    task=ri.RetrievalTask(chains=2, steps=1, dim=2),
+    model=ri.ModelConfig(layers=1, heads=1, d_model=8),
     steps=60,
     batch=8,
     examples=64,
@@ -42,22 +40,22 @@ def stop_at(step):
     return on_step
 
 
-def state(folder):
-    tensors, content = read_tensors(folder / "state.safetensors", "a state")
-    assert content["step"] == TINY.steps
-    return tensors
-
-
 def same(first, second):
     assert first.keys() == second.keys()
     return all(torch.equal(first[name], second[name]) for name in first)
 
 
-def metrics(folder):
-    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    for row in rows:
-        del row["seconds"]
-    return rows
+def ended(run):
+    """A run's last state, and its metrics but for the seconds that they took."""
+    tensors, content = read_tensors(run / "state.safetensors", "a state")
+    assert content["step"] == TINY.steps
+    rows = (run / "metrics.jsonl").read_text().splitlines()
+    return tensors, [json.loads(row) | {"seconds": 0} for row in rows]
+
+
+def same_runs(*runs):
+    (state, rows), (other, others) = map(ended, runs)
+    return same(state, other) and rows == others
 
 
 def test_bfloat16_rounds_matrix_products_and_nothing_that_is_kept():
@@ -75,7 +73,7 @@ def test_training_equals_a_loop_written_by_hand():
     """AdamW by its formulas, batches by their definition, and a model without hook points."""
     recipe = replace(TINY, steps=12, weight_decay=0.2)
     trained = PlainTransformer.of(train_model(recipe, compile=False).model)
-    model = PlainTransformer.of(build_model(recipe.model, recipe.task, recipe.seed))
+    model = PlainTransformer.of(ri.build_model(recipe.model, recipe.task, recipe.seed))
     kept = {n: p for n, p in model.named_parameters() if n != "pos_embed.W_pos"}
     first = {n: torch.zeros_like(p) for n, p in kept.items()}
     second = {n: torch.zeros_like(p) for n, p in kept.items()}
@@ -106,7 +104,7 @@ def test_only_training_steps_on_cuda_round_factors(monkeypatch, error):
     seen, tf32 = [], training.tf32
     monkeypatch.setattr(training, "tf32", lambda device: tf32(torch.device("cuda")))
 
-    class Noting(RetrievalTask):
+    class Noting(ri.RetrievalTask):
         def example_losses(self, outputs, batch):
             seen.append((torch.is_grad_enabled(), torch.get_float32_matmul_precision()))
             if error is not None and len(seen) == 3:
@@ -138,8 +136,7 @@ def test_a_stopped_run_goes_on_to_the_same_weights_and_metrics(tmp_path):
         with pytest.raises(Stop):
             train_model(TINY, tmp_path / "parts", compile=False, on_step=stop_at(step))
     trained = train_model(TINY, tmp_path / "parts", compile=False)
-    assert same(state(tmp_path / "parts"), state(tmp_path / "whole"))
-    assert metrics(tmp_path / "parts") == metrics(tmp_path / "whole")
+    assert same_runs(tmp_path / "parts", tmp_path / "whole")
     assert [row["step"] for row in trained.metrics] == list(range(1, 61))
     again = train_model(TINY, tmp_path / "parts", compile=False)
     assert same(dict(again.model.named_parameters()), dict(trained.model.named_parameters()))
@@ -185,7 +182,7 @@ def test_where_compiling_fails_training_goes_on_with_a_word(monkeypatch):
         raise RuntimeError("no C compiler here")
 
     monkeypatch.setattr(torch, "compile", broken)
-    with pytest.warns(InputWarning, match="torch.compile failed, .* no C compiler here"):
+    with pytest.warns(ri.InputWarning, match="torch.compile failed, .* no C compiler here"):
         trained = train_model(replace(TINY, steps=4))
     assert not trained.record["compiled"]
 
@@ -213,14 +210,14 @@ def test_a_folder_that_does_not_fit_is_refused_and_nothing_is_lost(tmp_path, dam
         train_model(TINY, tmp_path / "run", compile=False, on_step=stop_at(25))
     damage(tmp_path / "run")
     before = files(tmp_path)
-    with pytest.raises(InputError, match=text):
+    with pytest.raises(ri.InputError, match=text):
         train_model(recipe, tmp_path / "run", compile=False)
     assert files(tmp_path) == before
 
 
 def test_a_folder_in_use_is_refused(tmp_path):
     def second(done, row):
-        with pytest.raises(InputError, match="that no other process is training"):
+        with pytest.raises(ri.InputError, match="that no other process is training"):
             train_model(TINY, tmp_path / "run", compile=False)
         raise Stop
 
@@ -236,25 +233,24 @@ def test_a_full_disk_keeps_the_last_checkpoint(tmp_path, monkeypatch):
     def full(source, target):
         raise OSError(28, "No space left on device")
 
-    with monkeypatch.context() as patch:
+    with monkeypatch.context() as patch, pytest.raises(ri.InputError, match="No space left on"):
         patch.setattr("os.replace", full)
-        with pytest.raises(InputError, match="No space left on device"):
-            train_model(TINY, tmp_path / "run", compile=False)
+        train_model(TINY, tmp_path / "run", compile=False)
     assert (tmp_path / "run" / "checkpoints" / "step-000020.safetensors").read_bytes() == kept
     assert not list((tmp_path / "run").rglob(".writing-*"))
     train_model(TINY, tmp_path / "run", compile=False)
     train_model(TINY, tmp_path / "whole", compile=False)
-    assert same(state(tmp_path / "run"), state(tmp_path / "whole"))
+    assert same_runs(tmp_path / "run", tmp_path / "whole")
 
 
 def test_a_run_killed_before_its_first_file_can_start_again(tmp_path):
-    (tmp_path / "run" / "checkpoints").mkdir(parents=True)
-    (tmp_path / "run" / "lock").touch()
-    (tmp_path / "run" / ".writing-config.json-abc").write_text("{")
-    assert train_model(replace(TINY, steps=2), tmp_path / "run", compile=False).record["step"] == 2
-    assert not list((tmp_path / "run").rglob(".writing-*"))
+    (tmp_path / "checkpoints").mkdir()
+    (tmp_path / "lock").touch()
+    (tmp_path / ".writing-config.json-abc").write_text("{")
+    assert train_model(replace(TINY, steps=2), tmp_path, compile=False).record["step"] == 2
+    assert not list(tmp_path.rglob(".writing-*"))
 
 
 def test_a_diverging_run_stops_with_a_word():
-    with pytest.raises(InputError, match="expected finite losses, found .* lower the learning"):
+    with pytest.raises(ri.InputError, match="expected finite losses, found .* lower the learning"):
         train_model(replace(TINY, learning_rate=1e30, warmup=0), compile=False)

@@ -13,8 +13,6 @@ import torch
 
 import retrieval_interp as ri
 from retrieval_interp.circuits.hooks import is_hooked_transformer
-from retrieval_interp.storage.files import shipped_checkpoints
-from retrieval_interp.tasks import InputError
 from tests.oracles import as_bridge
 
 SMALL = ri.RetrievalTask(chains=3, steps=2, dim=4)
@@ -66,7 +64,7 @@ def test_a_checkpoint_has_the_same_outputs(version_4, hooked, name):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["small", "transformer-d"])
 def test_a_shipped_circuit_scores_the_same(version_4, without_type_checks, hooked, name, tmp_path):
-    file = shipped_checkpoints()[name].parents[1] / "results" / f"{name}.circuit.json"
+    file = ri.shipped_checkpoints()[name].parents[1] / "results" / f"{name}.circuit.json"
     scores = []
     for what in (hooked[name], name):
         bench = ri.open(what, examples=8)
@@ -123,5 +121,5 @@ def test_a_bridge_is_saved(version_4, tmp_path):
     with torch.no_grad():
         opened = ri.load_checkpoint(tmp_path / "x.safetensors").model
         torch.testing.assert_close(opened(inputs), made(inputs))
-    with pytest.raises(InputError, match=r"a native bridge, found another model \(Linear"):
+    with pytest.raises(ri.InputError, match=r"a native bridge, found another model \(Linear"):
         ri.save_checkpoint(tmp_path / "y", torch.nn.Linear(1, 1), SMALL, sizes, {})

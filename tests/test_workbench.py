@@ -8,11 +8,8 @@ import pytest
 import torch
 
 import retrieval_interp as ri
-from retrieval_interp.circuits import Circuit
 from retrieval_interp.circuits.circuit import suppose
 from retrieval_interp.circuits.mechanisms import IDENTITY
-from retrieval_interp.model import build_model
-from retrieval_interp.tasks import InputError
 
 
 @pytest.fixture(scope="module")
@@ -83,7 +80,7 @@ def test_changes_are_taken_back_one_by_one_and_circuits_kept(bench, tmp_path):
     assert bench.load(kept).data == pytest.approx(loss, abs=1e-6) and bench.circuit == second
 
 
-EMPTY = Circuit({}, 7)
+EMPTY = ri.Circuit({}, 7)
 
 
 @pytest.mark.parametrize(
@@ -95,7 +92,7 @@ EMPTY = Circuit({}, 7)
     ],
 )
 def test_lines_that_say_nothing_are_refused(line, text):
-    with pytest.raises(InputError, match=text):
+    with pytest.raises(ri.InputError, match=text):
         suppose(EMPTY, line)
 
 
@@ -113,7 +110,7 @@ def test_lines_that_say_nothing_are_refused(line, text):
     ],
 )
 def test_what_is_not_there_is_refused_and_changes_nothing(bench, act, text, without_type_checks):
-    with pytest.raises(InputError, match=text):
+    with pytest.raises(ri.InputError, match=text):
         act(bench)
     assert bench.circuit.mechanisms == {} and not bench.undoable
 
@@ -147,8 +144,8 @@ def test_the_papers_numbers_stand_beside_those_of_its_own_task_only(small, tmp_p
 
 
 def test_a_model_on_another_device_is_refused(task, config):
-    elsewhere = build_model(config, task).to("meta", print_details=False)
-    with pytest.raises(InputError, match="found it on cpu"):
+    elsewhere = ri.build_model(config, task).to("meta", print_details=False)
+    with pytest.raises(ri.InputError, match="found it on cpu"):
         ri.score_circuit(elsewhere, task, ri.Circuit({}, 5), task.sample(4))
 
 
@@ -156,13 +153,13 @@ def test_a_changed_model_is_not_measured_with_what_was_kept(bench):
     bench.suppose("L0.H0 uniform")
     hook = ("blocks.1.attn.hook_z", lambda z, hook: 2 * z)
     with bench.model.hooks(fwd_hooks=[hook]):
-        with pytest.raises(InputError, match="open it again"):
+        with pytest.raises(ri.InputError, match="open it again"):
             bench.suppose("L1.H0 uniform")
     bench.suppose("L1.H0 uniform")
     with torch.no_grad():
         bench.model.blocks[2].attn.W_O.mul_(0.5)
     for ask in (bench.score, lambda: bench.loss_with("L2.H0 uniform")):
-        with pytest.raises(InputError, match="open it again"):
+        with pytest.raises(ri.InputError, match="open it again"):
             ask()
 
 

@@ -7,26 +7,23 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from retrieval_interp.circuits import parse_circuit, parse_head_path
+import retrieval_interp as ri
 from retrieval_interp.config import Recipe
 from retrieval_interp.emergence.series import Losses, Series, measure
-from retrieval_interp.model import ModelConfig, build_model
-from retrieval_interp.storage.checkpoint import save_checkpoint
 from retrieval_interp.sweep.cells import Job, read_results
 from retrieval_interp.sweep.grid import make_grid
-from retrieval_interp.tasks import RetrievalTask
 from retrieval_interp.tasks.structured import to_data
 
-TASK = RetrievalTask(chains=2, steps=1, dim=2)
-SIZES = ModelConfig(layers=2, heads=1, d_model=4)
+TASK = ri.RetrievalTask(chains=2, steps=1, dim=2)
+SIZES = ri.ModelConfig(layers=2, heads=1, d_model=4)
 
 
 @cache
 def run() -> Series:
     """A series of two measured steps."""
-    model = build_model(SIZES, TASK).eval()
-    parsed = parse_circuit(["L0.H0 uniform", "L1.H0 one-hot s0<-s2"], TASK)
-    circuit = replace(parsed, enabling=(parse_head_path("L0.H0 s2<-s1", 3),))
+    model = ri.build_model(SIZES, TASK).eval()
+    parsed = ri.parse_circuit(["L0.H0 uniform", "L1.H0 one-hot s0<-s2"], TASK)
+    circuit = replace(parsed, enabling=(ri.parse_head_path("L0.H0 s2<-s1", 3),))
     batch = TASK.sample(4)
     snapshots = tuple(measure(model, TASK, batch, circuit, step) for step in (10, 20))
     losses = tuple(Losses(at.step, 0.5, at.partial_losses, None) for at in snapshots)
@@ -40,7 +37,7 @@ def save_run(folder: Path, *steps: int) -> None:
     (folder / "config.json").write_text(json.dumps(to_data(run().recipe)))
     for step in steps:
         path = folder / "checkpoints" / f"step-{step:06d}.safetensors"
-        save_checkpoint(path, build_model(SIZES, TASK), TASK, SIZES, {"step": step})
+        ri.save_checkpoint(path, ri.build_model(SIZES, TASK), TASK, SIZES, {"step": step})
 
 
 def log_data() -> list[Any]:

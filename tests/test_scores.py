@@ -1,0 +1,280 @@
+"""Scores, ablations, what enables what and the control, against hooks set by hand."""
+
+import random
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+import torch
+
+import retrieval_interp as ri
+import retrieval_interp.circuits.scores.score as scores
+from examples.reach_the_bound import compile_circuit
+from retrieval_interp.circuits.attention import Mask
+from retrieval_interp.circuits.circuit import Circuit, Head, HeadPath, RolePath
+from retrieval_interp.circuits.losses import Scorer
+from retrieval_interp.circuits.means import mean_attention
+from retrieval_interp.circuits.mechanisms import IDENTITY, UNIFORM, OneHot, Shared, Where
+from retrieval_interp.circuits.scores.score import random_circuit, random_control, score_circuit
+from tests.oracles import PATHS, hooks_left, naive_mse, naive_outputs, random_heads
+
+ONE_HOT = OneHot((RolePath(0, 2), RolePath(2, 1)))
+
+
+def test_replacing_attention_equals_hooks_set_by_hand(task, model):
+    batch = task.sample(5)
+    circuit = Circuit({Head(0, 1): ONE_HOT, Head(0, 0): UNIFORM, Head(2, 0): IDENTITY}, 5)
+    with ri.ablated(model, circuit, batch):
+        outputs = model(batch.inputs)
+    torch.testing.assert_close(outputs, naive_outputs(model, circuit, batch))
+    assert not torch.allclose(outputs, model(batch.inputs))
+
+
+def test_no_hook_is_left_after_success_error_and_nesting(task, model):
+    batch = task.sample(2)
+    circuit = Circuit({Head(0, 0): UNIFORM}, 5)
+    mine = []
+    model.blocks[0].attn.hook_pattern.add_hook(lambda pattern, hook: mine.append(1))
+    before = hooks_left(model)
+    with ri.ablated(model, circuit, batch):
+        model(batch.inputs)
+    assert hooks_left(model) == before
+    with pytest.raises(ZeroDivisionError), ri.ablated(model, circuit, batch):
+        raise ZeroDivisionError
+    assert hooks_left(model) == before
+    inner = Circuit({Head(0, 0): IDENTITY}, 5)
+    with ri.ablated(model, circuit, batch):
+        outer_outputs = model(batch.inputs)
+        with ri.ablated(model, inner, batch):
+            inner_outputs = model(batch.inputs)
+        torch.testing.assert_close(model(batch.inputs), outer_outputs)
+    assert hooks_left(model) == before
+    torch.testing.assert_close(inner_outputs, naive_outputs(model, inner, batch))
+    model(batch.inputs)
+    assert mine  # the caller's own hook still stands
+
+
+def test_a_hook_that_did_not_fire_is_an_error(task, model):
+    batch = task.sample(2)
+    circuit = Circuit({Head(0, 0): UNIFORM}, 5)
+    with pytest.raises(ri.InputError, match="blocks.0.attn.hook_pattern did not"):
+        with ri.ablated(model, circuit, batch):
+            pass
+    residual = model(batch.inputs, stop_at_layer=1)
+    with pytest.raises(ri.InputError, match="blocks.0.attn.hook_pattern did not"):
+        with ri.ablated(model, circuit, batch):
+            model(residual, start_at_layer=1)
+
+
+def test_another_batch_is_refused(task, model):
+    circuit = Circuit({Head(0, 0): ONE_HOT}, 5)
+    with pytest.raises(ri.InputError, match="for a batch of 3 examples and 15 positions, but"):
+        with ri.ablated(model, circuit, task.sample(3)):
+            model(task.sample(4).inputs)
+
+
+def test_heads_that_are_not_there_are_refused(task, model):
+    batch = task.sample(2)
+    with pytest.raises(ri.InputError, match=r"found L7\.H0"):
+        with ri.ablated(model, Circuit({Head(7, 0): UNIFORM}, 5), batch):
+            pass
+
+
+CIRCUIT = Circuit(
+    {
+        Head(0, 0): Shared((RolePath(2, 1), RolePath(0, 2), RolePath(0, 4))),
+        Head(0, 1): UNIFORM,
+        Head(1, 1): IDENTITY,
+        Head(2, 0): OneHot((RolePath(0, 4),)),
+    },
+    n_roles=5,
+)
+
+
+@pytest.mark.parametrize("mlp", [True, False])
+@pytest.mark.parametrize("heads", [1, 2])
+def test_every_score_equals_a_whole_run_with_hooks_set_by_hand(task, mlp, heads):
+    model = ri.build_model(ri.ModelConfig(3, heads, 16, mlp=mlp), task)
+    batch = task.sample(7, seed=3)
+    kept = {head: m for head, m in CIRCUIT.mechanisms.items() if head.head < heads}
+    circuit = Circuit(kept, 5)
+    score = score_circuit(model, task, circuit, batch, controls=0)
+    empty = Circuit({}, 5)
+
+    def naive(c):
+        return pytest.approx(naive_mse(model, task, c, batch), abs=1e-5)
+
+    assert score.baseline_loss == naive(empty)
+    assert score.combined_loss == naive(circuit)
+    assert len(score.heads) == 3 * heads
+    for row in score.heads:
+        assert row.loss == naive(empty.replace(row.head, circuit[row.head]))
+        assert (row.emptied is None) == (row.head not in kept)
+        if row.emptied:
+            assert row.emptied.loss == naive(circuit.replace(row.head, OneHot(())))
+    assert [row.path for row in score.paths] == list(circuit.paths())
+    for row in score.paths:
+        assert row.ablated_loss == naive(circuit.without(row.path))
+        assert row.live_loss == naive(empty.cut(row.path))
+    with torch.no_grad():
+        outputs = naive_outputs(model, circuit, batch)[:, -task.chains :]
+    each = (outputs - batch.targets).square().mean(dim=(1, 2))
+    assert score.combined_se == pytest.approx(float(each.std()) / 7**0.5, abs=1e-5)
+    assert hooks_left(model) == 0
+
+
+def test_models_and_batches_that_do_not_fit_are_refused(task, model):
+    longer, other = ri.RetrievalTask(steps=3), ri.RetrievalTask(chains=3, steps=3, dim=4)
+    with pytest.raises(ri.InputError, match="found 8 and 8"):
+        Scorer(model, longer, longer.sample(2))
+    with pytest.raises(ri.InputError, match="s0 to s4, found 7"):
+        Scorer(model, task, other.sample(2))
+    scorer = Scorer(model, task, task.sample(2))
+    later = Circuit({Head(0, 0): OneHot((RolePath(1, 2),))}, 5)
+    for _ in range(2):  # a path that was refused is not taken to be checked
+        with pytest.raises(ri.InputError, match="a source before its destination"):
+            scorer.loss(later)
+
+
+def test_sufficient_and_minimal_follow_the_tolerance(task, model):
+    batch = task.sample(4)
+    score = score_circuit(model, task, CIRCUIT, batch, 1e9, controls=0)
+    assert not score.sufficient  # an untrained model's circuit is worse than knowing nothing
+    score = replace(score, uninformed_loss=2.0, learned=True)
+    assert score.sufficient and not score.minimal
+    score = score_circuit(model, task, CIRCUIT, batch, 1e-9, controls=0)
+    assert not score.sufficient and not score.minimal and not score.spared
+    empty = score_circuit(model, task, Circuit({}, 5), batch, 1e9, controls=0)
+    assert not empty.sufficient and not empty.minimal
+
+
+def test_a_path_without_which_nothing_is_known_cannot_be_removed(task, model):
+    """However large the tolerance is."""
+    score = score_circuit(model, task, CIRCUIT, task.sample(4), tolerance=1e9, controls=0)
+    worst = replace(score.paths[0], ablated_loss=2.0)
+    for loss, minimal in ((2.0, True), (1.9, False)):
+        row = replace(worst, ablated_loss=loss)
+        losses = {"baseline_loss": 0.1, "combined_loss": 1.0, "uninformed_loss": 2.0}
+        learned = replace(score, **losses, paths=(row,), learned=True)
+        assert learned.sufficient and learned.minimal == minimal
+        assert learned.spared == (() if minimal else (row.path,))
+
+
+def test_ablations_equal_a_naive_loop(task, model):
+    batch, least = task.sample(5, seed=2), 0.2
+    found = ri.ablations(model, task, batch, least)
+    empty = Circuit({}, 5)
+    assert found.baseline_loss == pytest.approx(naive_mse(model, task, empty, batch), abs=1e-5)
+    assert len(found.heads) == 3 * 2 * 2
+    for (head, mechanism), mse in found.heads.items():
+        expected = naive_mse(model, task, empty.replace(head, mechanism), batch)
+        assert mse == pytest.approx(expected, abs=1e-5)
+    for head, cost in found.head_costs.items():
+        losses = [loss for (other, _), loss in found.heads.items() if other == head]
+        assert cost == pytest.approx(min(losses) - found.baseline_loss)
+    attention = mean_attention(model, batch)
+    wanted = [layer_head[path] >= least for layer_head in attention.flatten(0, 1) for path in PATHS]
+    assert len(found.paths) == sum(map(bool, wanted))
+    for row in found.paths:
+        expected = naive_mse(model, task, empty.cut(row.path), batch)
+        assert row.live_loss == pytest.approx(expected, abs=1e-5)
+        assert row.attention == pytest.approx(float(attention[row.path.head][row.path.path]))
+
+
+def test_what_a_path_enables_is_seen_from_both_sides(task, model):
+    """The sides by definition: queries, keys or values of a cut run in an intact head."""
+    batch = task.sample(6, seed=1)
+    cut = HeadPath(Head(0, 0), RolePath(2, 1))
+    later = [HeadPath(Head(2, 1), RolePath(0, 2)), HeadPath(Head(1, 0), RolePath(4, 3))]
+    other = HeadPath(Head(1, 0), RolePath(4, 3))
+    found = ri.enabled_by(model, batch, [other, cut], [*later, cut], least_drop=-1.0)
+    assert {row.path for row in found[other]} == {later[0]}
+    rows = found[cut]
+    assert {row.path for row in rows} == set(later)
+    circuit = Circuit({}, 5).cut(cut)
+    intact, (_, before) = mean_attention(model, batch), model.run_with_cache(batch.inputs)
+    with ri.ablated(model, circuit, batch):
+        _, changed = model.run_with_cache(batch.inputs)
+    for row in rows:
+        layer, place = row.path.head.layer, (*row.path.head, *row.path.path)
+        assert row.attention == pytest.approx(float(intact[place]), abs=1e-5)
+        x, y = (
+            torch.stack(
+                [
+                    run[f"blocks.{layer}.attn.hook_v"][example, at, row.path.head.head]
+                    for example in range(6)
+                    for at in batch.roles[example, :, row.path.path.src]
+                ]
+            )
+            for run in (before, changed)
+        )
+        x, y = x - x.mean(0), y - y.mean(0)
+        share = float((x * y).sum() / (x * x).sum())
+        assert row.by_value == pytest.approx(row.attention * share, abs=1e-5)
+        for side, value in (("q", row.by_query), ("k", row.by_key)):
+            name = f"blocks.{layer}.attn.hook_{side}"
+            with model.hooks(fwd_hooks=[(name, lambda x, hook, name=name: changed[name])]):
+                assert value == pytest.approx(float(mean_attention(model, batch)[place]), abs=1e-5)
+        with ri.ablated(model, circuit, batch):
+            both = mean_attention(model, batch)
+        assert row.when_cut == pytest.approx(float(both[place]), abs=1e-5)
+
+
+@pytest.mark.parametrize("seed", [0, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 4))])
+def test_discovery_recovers_compiled_circuits(seed):
+    """Precision and recall 1 on circuits that are known because they were built."""
+    task = ri.RetrievalTask(steps=1 + seed % 3, dim=8, tokens="unit")
+    rules = random_heads(task, 4, seed=seed, n_heads=1 + seed % 2, extras=False)
+    built = compile_circuit(rules, task, n_layers=4, n_heads=1 + seed % 2)
+    found = ri.discover(built.model, task, tolerance=0.05 / 8, examples=64, seed=seed)
+    assert set(found.paths()) == set(built.carrying)
+    assert set(found.enabling) == set(built.enabling) - set(built.carrying)
+    for head in built.idle:
+        assert found[head] in (UNIFORM, IDENTITY)
+
+
+def test_random_circuits_have_the_same_size_and_mechanisms(task):
+    circuit = Circuit(
+        {
+            Head(0, 0): OneHot((RolePath(2, 1), RolePath(4, 3))),
+            Head(1, 0): Shared((RolePath(0, 2), RolePath(0, 4), RolePath(2, 1))),
+            Head(2, 0): UNIFORM,
+            Head(2, 1): IDENTITY,
+        },
+        5,
+    )
+    heads = [Head(layer, head) for layer in range(3) for head in range(2)]
+    paths = Where.of(task.sample(8), Mask()).paths
+    assert sorted(paths) == sorted(RolePath(*path) for path in PATHS)
+
+    def shape(c):
+        return Counter(
+            (m.kind, tuple(sorted(Counter(path.dest for path in m.paths).values())))
+            for m in c.mechanisms.values()
+        )
+
+    draw = random.Random(0)
+    drawn = [random_circuit(circuit, heads, [paths] * 3, draw) for _ in range(30)]
+    assert all(shape(other) == shape(circuit) for other in drawn)
+    assert len({tuple(other.mechanisms.items()) for other in drawn}) > 25
+    used = {path.path for other in drawn for path in other.paths()}
+    assert used <= set(paths) and len(used) == len(paths)
+
+
+def test_the_control_is_what_random_circuits_give(task, model, monkeypatch):
+    monkeypatch.setattr(scores, "QUICK", 2)  # examples that may refuse, all decide
+    batch = task.sample(4)
+    circuit = Circuit({Head(1, 0): OneHot((RolePath(0, 2),))}, 5)
+    heads = [Head(layer, head) for layer in range(3) for head in range(2)]
+    paths = Where.of(batch, Mask()).paths
+    found = random_control(Scorer(model, task, batch), circuit, count=8, seed=4)
+    draw = random.Random(4)
+    drawn = [random_circuit(circuit, heads, [paths] * 3, draw) for _ in range(8)]
+    goal, expected = naive_mse(model, task, circuit, batch), []
+    for other in drawn:
+        few = torch.tensor([naive_mse(model, task, other, batch[[n]]) for n in range(2)])
+        is_close = few.mean() - 4 * few.std() / 2**0.5 <= goal
+        expected.append(naive_mse(model, task, other, batch) if is_close else float(few.mean()))
+    torch.testing.assert_close(
+        torch.tensor(found), torch.tensor(sorted(expected)), atol=1e-5, rtol=0
+    )

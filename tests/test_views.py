@@ -1,0 +1,174 @@
+"""Drawings of circuits; tables, verdicts, JSON and attention pages."""
+
+import itertools
+import json
+import re
+from copy import deepcopy
+from dataclasses import replace
+from xml.etree import ElementTree as ET
+
+import pytest
+import torch
+
+import retrieval_interp as ri
+from retrieval_interp.circuits.circuit import Circuit, Head, HeadPath, RolePath
+from retrieval_interp.circuits.draw.layout import head_kind, worth_of_paths
+from retrieval_interp.circuits.hooks import is_hooked_transformer
+from retrieval_interp.circuits.mechanisms import UNIFORM, OneHot, Shared
+from retrieval_interp.views.score_text import path_table, score_table, score_to_dict, verdict
+
+ENABLING = HeadPath(Head(0, 0), RolePath(2, 1))
+CIRCUIT = Circuit(
+    {
+        Head(0, 0): OneHot((RolePath(4, 3),)),
+        Head(1, 0): UNIFORM,
+        Head(2, 1): Shared((RolePath(0, 2), RolePath(0, 4))),
+    },
+    5,
+    enabling=(ENABLING,),
+)
+ORDER = [3, 4, 1, 2, 0]  # roles in the sequence
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def arrows(svg):
+    """Every arrow's line, by its path."""
+    groups = (group for group in ET.fromstring(svg) if group.get("data-path"))
+    return {group.get("data-path"): group[2] for group in groups}
+
+
+def test_an_arrow_ends_where_its_path_ends():
+    """Roles stand in the order of the sequence."""
+    task = ri.RetrievalTask(chains=3, steps=2)
+    svg, paths = ri.draw_circuit(CIRCUIT, 4, task=task), [*CIRCUIT.paths(), ENABLING]
+    assert svg == ri.draw_circuit(CIRCUIT, 4, ORDER, task=task)
+    found = arrows(svg)
+    assert set(found) == set(map(str, paths))
+    dots = list(ET.fromstring(svg).iter(f"{SVG}circle"))
+    xs, ys = ([float(dot.get(key)) for dot in dots] for key in ("cx", "cy"))
+    columns, floors = xs[:5], ys[::5]
+    for path in paths:
+        numbers = [float(n) for n in re.findall(r"[\d.]+", found[str(path)].get("d"))]
+        assert numbers[0] == columns[ORDER.index(path.path.src)]
+        assert numbers[-2] == columns[ORDER.index(path.path.dest)]
+        assert numbers[1] == floors[path.head.layer] - 5
+        assert numbers[-1] == floors[path.head.layer + 1] + 5
+    dashed = [name for name, line in found.items() if line.get("stroke-dasharray")]
+    assert dashed == [str(ENABLING)]
+
+
+def test_an_arrow_is_as_wide_as_its_path_is_worth_of_what_was_learned():
+    """A cross entropy of 4.2 before anything is learned, not an MSE of 1."""
+    losses = dict(zip(CIRCUIT.paths(), (0.2, 2.2, 9.0)))
+    svg = ri.draw_circuit(CIRCUIT, arrows=worth_of_paths(losses, 0.2, 4.2))
+    widths = [float(line.get("stroke-width")) for line in arrows(svg).values()]
+    assert widths == pytest.approx([1.5, 1.5, 3.75, 6.0], abs=0.06)
+
+
+def test_idle_layers_of_a_deep_model_share_a_row():
+    replaced = {Head(layer, head): UNIFORM for layer in range(15, 18) for head in (0, 1)}
+    circuit = Circuit(replaced | {Head(20, 1): OneHot((RolePath(0, 2),))}, 5)
+    texts = [text.text for text in ET.fromstring(ri.draw_circuit(circuit, 22)).iter(f"{SVG}text")]
+    rows = ["L0-L14 original", "L15-L17: 2 uniform each", "L18-L19 original", "L20.H1 one-hot"]
+    assert [text for text in texts if text.startswith("L")] == [*rows, "L21 original"]
+    assert ri.draw_circuit(Circuit({}, 5), 12).count("L3 original") == 1
+
+
+def test_no_two_texts_overlap_however_many_heads_share_a_path():
+    circuit = Circuit({Head(1, number): OneHot((RolePath(0, 2),)) for number in range(7)}, 3)
+    losses = {path: 0.3 + 0.01 * number for number, path in enumerate(circuit.paths())}
+    arrows = worth_of_paths(losses)
+    svg = ri.draw_circuit(circuit, 2, task=ri.RepeatedTokensTask(), arrows=arrows)
+    boxes = {}
+    for text in ET.fromstring(svg).iter(f"{SVG}text"):
+        x, y, size = (float(text.get(key, 13)) for key in ("x", "y", "font-size"))
+        width = 0.55 * size * len(text.text)
+        begin = x - width / 2 if text.get("text-anchor") == "middle" else x
+        boxes[text.text] = begin, y - 0.75 * size, begin + width, y + 0.2 * size
+    assert {f"{loss:.2f}" for loss in losses.values()} <= boxes.keys()
+    for (one, a), (other, b) in itertools.combinations(boxes.items(), 2):
+        apart = a[2] <= b[0] or b[2] <= a[0] or a[3] <= b[1] or b[3] <= a[1]
+        assert apart, (one, other)
+
+
+def test_heads_are_called_by_what_their_paths_do_on_every_chain():
+    batch = ri.RepeatedTokensTask(length=6, alphabet=8).sample(32)
+
+    def kind(*paths, batch=batch):
+        return head_kind([HeadPath(Head(0, 0), RolePath(*path)) for path in paths], batch)
+
+    assert kind((2, 1)) == "previous-token head"
+    assert kind((0, 1)) == "duplicate-token head"
+    assert kind((0, 2)) == "induction head"
+    assert kind((0, 2), (2, 1)) == kind((0, 0)) == kind((1, 1)) == ""
+    assert kind((0, 2), batch=ri.RetrievalTask(steps=1).sample(8)) == ""
+
+
+LINES = ["L2.H0 one-hot s0<-s2 s4<-s6", "L4.H0 one-hot s0<-s4"]
+SERVING = ("L0.H0 s2<-s1", "L0.H0 s4<-s4", "L4.H0 s0<-s0")
+
+
+@pytest.fixture(scope="module")
+def score(small):
+    enabling = tuple(sorted(ri.parse_head_path(text, 7) for text in SERVING))
+    circuit = replace(ri.parse_circuit(LINES, small.task), enabling=enabling)
+    batch = small.task.sample(64, split="test")
+    return ri.score_circuit(small.model, small.task, circuit, batch, controls=0)
+
+
+def does(score, task):
+    return {row[0]: row[-1] for row in path_table(score, task)[1]}
+
+
+def test_tables_and_json_have_the_same_numbers(small, score):
+    data, text = score_to_dict(score, "small", small.task, 0), score_table(score, small.task)
+    for row in (*data["paths"], *data["enabling"]):
+        (line,) = [line for line in text.splitlines() if line.startswith(row["name"] + " ")]
+        assert f" {row['live_loss']:.4f} " in line and row["does"] in line
+        assert ("ablated_loss" in row) == ("carries" in line)
+    assert [row["ablated_loss"] for row in data["paths"]] == [
+        row.ablated_loss for row in score.paths
+    ]
+    assert data["combined_loss"] == score.combined_loss and f"{score.combined_loss:.4f}" in text
+    said = does(score, small.task)
+    assert all(said.values())
+    assert said["L0.H0 s2<-s1"].startswith("enables L2.H0 s0<-s2 (key")
+    # By itself in the last layer: nothing later could lose attention.
+    assert said["L4.H0 s0<-s0"] == "the intact model does without it"
+
+
+def test_a_tolerance_out_of_reach_is_said(small, score):
+    tight = replace(score, tolerance=score.baseline_loss - 0.001)
+    assert score.reachable and not tight.reachable
+    # What the model needs is left out.
+    assert list(does(tight, small.task)) == [str(row.path) for row in score.paths]
+    assert "out of reach" in verdict(tight, small.task)
+    assert "out of reach" not in verdict(score, small.task)
+
+
+def page_data(html):
+    return json.loads(re.search(r"^const data = (\{.*\});$", html, re.M)[1])
+
+
+def test_the_page_holds_the_attention_of_every_example(model, task):
+    batch = task.sample(6)
+    view = ri.attention_view(model, task, batch, [4, 1])
+    data = page_data(view.html)
+    _, cache = model.run_with_cache(batch.inputs)
+    for place, example in enumerate([4, 1]):
+        for head, pattern in enumerate(data["attention"][place]):
+            layer, number = divmod(head, model.cfg.n_heads)
+            expected = cache[f"blocks.{layer}.attn.hook_pattern"][example, number]  # [dest src]
+            shown = torch.tensor(pattern) / 1000
+            torch.testing.assert_close(shown, expected, atol=5e-4, rtol=0)
+        assert data["tokens"][place] == task.position_labels(batch, example)
+    names = data["props"]["attentionHeadNames"]
+    assert names == [f"L{layer}.H{head}" for layer in range(3) for head in range(2)]
+    assert re.findall(r"<option value=\"\d+\">(\d+)</option>", view.html) == ["4", "1"]
+    assert data["props"]["maskUpperTri"] is True
+    if is_hooked_transformer(model):  # a bridge shows by itself what it masks
+        model = deepcopy(model)
+        for cfg in (model.cfg, *(block.attn.cfg for block in model.blocks)):
+            cfg.attention_dir = "bidirectional"
+        both_ways = page_data(ri.attention_view(model, task, batch).html)
+        assert both_ways["props"]["maskUpperTri"] is False
