@@ -98,11 +98,9 @@ def figures(folder: Path) -> None:
 
 
 def plot(folder: Path, page: Any, name: str, figure: Any) -> None:
-    """A Plotly figure or an SVG as docs/NAME.png."""
+    """A Plotly figure as docs/NAME.png, or a circuit as docs/NAME.svg."""
     if isinstance(figure, str):
-        page.set_content(figure)
-        page.locator("svg").screenshot(path=DOCS / f"{name}.png")
-        return
+        return write_whole(DOCS / f"{name}.svg", figure + "\n")
     write_whole(folder / f"{name}.html", figure.to_html(include_plotlyjs=True))
     page.goto((folder / f"{name}.html").as_uri())
     page.locator(".main-svg").first.wait_for()
@@ -145,8 +143,7 @@ def draw(name: str, bench: Any, score: Any, circuit: Any = None) -> None:
         enables=score.enables,
         arrows=ri.worth_of_paths(losses, intact, uninformed, bench.task.loss_name),
     )
-    picture = drawn.replace("</title>", f"</title>{GROUND}", 1)
-    write_whole(DOCS / f"{name}.svg", picture + "\n")
+    write_whole(DOCS / f"{name}.svg", drawn + "\n")
 
 
 def answers(folder: Path) -> None:
@@ -168,7 +165,6 @@ def answers(folder: Path) -> None:
             page.locator(".units:not([hidden])").screenshot(path=DOCS / f"why-{name}.png")
 
 
-GROUND = "<style>svg { background: #ffffff; color: #1a1c1f }</style>"
 ANSWERS = ("capital", "names")
 RESULTS = DOCS.parent / "retrieval_interp" / "results"
 PICTURES = {

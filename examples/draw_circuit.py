@@ -19,6 +19,4 @@ svg = ri.draw_circuit(
     enables=score.enables,
     arrows=ri.worth_of_paths(losses, score.baseline_loss, score.uninformed_loss, task.loss_name),
 )
-# A picture of its own needs its own background.
-style = "<style>svg { background: #ffffff; color: #1a1c1f }</style>"
-Path(out).write_text(svg.replace("</title>", f"</title>{style}", 1) + "\n")
+Path(out).write_text(svg + "\n")

@@ -15,7 +15,7 @@ from retrieval_interp.tasks import Batch, Task, role_name
 
 Enabling = Mapping[HeadPath | Head, Sequence[Enabled]]  # later paths that a path or head serves
 COLORS = ("#4c78a8", "#e45756", "#54a24b", "#b279a2", "#f58518", "#72b7b2", "#9d755d", "#bab0ac")
-_LABEL = 30  # most characters of a line that adds to a label
+_LABEL = 22  # most characters of a line that adds to a label
 _SYMBOL = 13  # most characters of a line below a column
 _SHALLOW = 12  # most layers of a model that has a row for each
 
@@ -234,17 +234,19 @@ def _head_lines(
     if mechanism.paths:
         role = "keeps" if isinstance(mechanism, Counterfactual) else mechanism.kind
     elif head in enables:
-        role = f"{mechanism.kind}, needed as such"
+        role = mechanism.kind
     elif any(path in circuit.enabling for path in paths):
         role = "" if served else "needed"
     else:
         role = "one of several"
-    below = [f"enables {', '.join(sides)}"] if sides else []
+    below = ["needed as such"] if head in enables and not mechanism.paths else []
+    below += [f"enables {', '.join(sides)}"] if sides else []
     below += [f"carried on by {carried}"] if carried else []
     if not mechanism.paths and mechanism.kind != "original" and head not in enables:
         below.append(f"replaced by {mechanism}")
-    first = f"{head} {', '.join(filter(None, (kind, role)))}".strip()
-    return [first, *textwrap.wrap("; ".join(below), _LABEL)]
+    first, *rest = [word for word in (kind, role) if word] or [""]
+    below = textwrap.wrap("; ".join([*rest, *below]), _LABEL, break_on_hyphens=False)
+    return [f"{head} {first}".strip(), *below]
 
 
 def head_colors(circuit: Circuit) -> dict[Head, str]:

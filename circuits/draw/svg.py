@@ -1,4 +1,6 @@
-"""A circuit as SVG, in the colours of the page that shows it."""
+"""A circuit as SVG, in the colours of the page that shows it; a file of its own follows the reader's
+light or dark setting.
+"""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -11,8 +13,8 @@ from retrieval_interp.circuits.draw.layout import Arrow, Drawing, Enabling, Labe
 from retrieval_interp.tasks import Batch, Task
 
 # In pixels: a column, a layer with paths and one without, a line of text, and the margins.
-_COLUMN, _ROW, _IDLE_ROW, _LINE = 74, 96, 30, 17
-_LEFT, _RIGHT, _TOP, _FOOT = 150, 56, 26, 45
+_COLUMN, _ROW, _IDLE_ROW, _LINE = 60, 96, 30, 17
+_LEFT, _RIGHT, _TOP, _FOOT = 140, 40, 26, 45
 _BESIDE = 9  # between equal paths of two heads
 _CHARACTER, _TALL = 6.4, 12  # of 11-pixel text
 
@@ -48,7 +50,7 @@ def to_svg(drawing: Drawing) -> str:
     """A drawing as an `<svg>` element."""
     columns, rows = drawing.columns, drawing.rows
     lines = [label for row in rows for label in row.labels]
-    left = max(_LEFT, *(60 + (6 if label.faint else 7) * len(label.text) for label in lines))
+    left = max(_LEFT, *(48 + (6 if label.faint else 7) * len(label.text) for label in lines))
     widths = [8 * len(line) for texts in columns.values() for line in texts[:-1]]
     step = max(_COLUMN, *widths, *(7 * len(texts[-1]) + 8 for texts in columns.values()))
     xs = {role: left + step * place for place, role in enumerate(columns)}
@@ -117,8 +119,10 @@ def _canvas(width: int, height: int) -> ET.Element:
     """The `<svg>` with what it is, and the tip that its arrows have."""
     svg = ET.Element("svg", viewBox=f"0 0 {width} {height}", width=f"{width}", height=f"{height}")
     svg.attrib |= {"role": "img", "xmlns": "http://www.w3.org/2000/svg"}
+    svg.attrib["style"] = f"--width: {width}px"  # from which pages tell how small it may be
     svg.attrib |= {"font-family": "system-ui, sans-serif", "font-size": "13"}
     _add(svg, "title", "Circuit: roles across, layers upwards, an arrow for each attention path")
+    _add(svg, "style", "svg:root { color-scheme: light dark; color: CanvasText }")  # of a file
     tip = {"viewBox": "0 0 10 10", "refX": 9, "refY": 5, "markerWidth": 11, "markerHeight": 11}
     tip |= {"markerUnits": "userSpaceOnUse", "orient": "auto-start-reverse"}
     marker = _add(_add(svg, "defs"), "marker", id="tip", **tip)
