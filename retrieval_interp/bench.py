@@ -4,6 +4,7 @@ Every method returns something that a notebook draws and a terminal prints; noth
 """
 
 import asyncio
+import inspect
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -12,12 +13,14 @@ from html import escape
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import torch
 from jaxtyping import Float
 from markupsafe import Markup
 from torch import Tensor
 
 from retrieval_interp import circuits
 from retrieval_interp.circuits import Circuit, CircuitScore, Head, Scorer, SearchOptions
+from retrieval_interp.circuits.attention import attention_by_role
 from retrieval_interp.circuits.circuit import circuit_diff, parse_head_path, suppose
 from retrieval_interp.circuits.counterfactual.mechanism import keeps_some, with_counterfactual
 from retrieval_interp.circuits.counterfactual.question import PromptQuestion, ask
@@ -47,7 +50,13 @@ from retrieval_interp.tasks.structured import check_sampling, from_data
 from retrieval_interp.tasks.words.given_texts import PairsTask
 from retrieval_interp.training import check_device, choose_device
 from retrieval_interp.views.ablations_view import ablations_view
-from retrieval_interp.views.attention import attention_view, checked, position_labels, role_maps
+from retrieval_interp.views.attention import (
+    attention_view,
+    checked,
+    patterns_on,
+    position_labels,
+    role_maps,
+)
 from retrieval_interp.views.page import View, register_displays, render, unbroken
 from retrieval_interp.views.report import render_report, score_drawing, score_parts
 from retrieval_interp.views.score_text import describe, score_table, verdict
@@ -92,13 +101,8 @@ def open(
     if isinstance(task, str) and hasattr(what, "run_with_hooks"):
         with measuring(what):
             question = ask(what, task, answer, place=place, seed=seed, progress=progress)
-        task = question.task(what.tokenizer)
+        task = _task_of(question, what)
         examples = min(examples, len(task) // 2)
-        if examples < 2:
-            raise InputError(
-                f"place: expected four changes of {question.place.text!r} after which the model "
-                f"answers otherwise, found {len(task)}; ask about another place"
-            )
     if not hasattr(what, "run_with_hooks") or not isinstance(task, Task):
         raise InputError(
             "expected the name of a checkpoint, or ri.open(model, task) with a hooked model and a "
@@ -115,6 +119,17 @@ def open(
     if question is not None:
         bench.keep()
     return bench
+
+
+def _task_of(question: PromptQuestion, model: Any) -> PairsTask:
+    """A question's prompts as a task, if they are enough to decide and to report."""
+    task = question.task(model.tokenizer)
+    if len(task) < 4:
+        raise InputError(
+            f"place: expected four changes of {question.place.text!r} after which the model "
+            f"answers otherwise, found {len(task)}; ask about another place"
+        )
+    return task
 
 
 class _Step(NamedTuple):
@@ -144,17 +159,26 @@ class Workbench:
 
     def __post_init__(self) -> None:
         check_sampling(self.examples, self.seed, self.stated)
-        self.heads, device = heads_of(self.model), next(self.model.parameters()).device
+        self.heads = heads_of(self.model)
+        self.listeners: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._begin()
+        self._model_as_opened = self._fingerprint()
+        register_displays()
+
+    def _begin(self) -> None:
+        """Draw the task's examples, and forget what was measured on others."""
+        for name, member in vars(Workbench).items():
+            if isinstance(member, cached_property):
+                vars(self).pop(name, None)
+        device = next(self.model.parameters()).device
         batch = draw_batch(self.task, self.examples, self.seed, device, "test")
         self.order = role_order(batch)
         self._plain_scorer = Scorer(self.model, self.task, batch)
         self._intact = self._plain_scorer.base_losses.mean(dim=1)
         self._steps = [self._measured(self._plain_scorer.empty_circuit)]
+        self._undone: list[_Step] = []
         self._score: CircuitScore | None = None
         self._controls = 20  # random circuits of that score
-        self._model_as_opened = self._fingerprint()
-        self.listeners: weakref.WeakSet[Any] = weakref.WeakSet()
-        register_displays()
 
     @property
     def scorer(self) -> Scorer:
@@ -239,6 +263,11 @@ class Workbench:
         """Whether there is a change to undo."""
         return len(self._steps) > 1
 
+    @property
+    def redoable(self) -> bool:
+        """Whether there is an undone change to make again."""
+        return bool(self._undone)
+
     @cached_property
     def intact_attention(self) -> Float[Tensor, "layer head dest src"]:
         """Mean attention by role of the intact model, on the CPU; zero where it is forbidden."""
@@ -249,8 +278,12 @@ class Workbench:
         """Mean attention by role of the intact model or with the circuit in place, on the CPU."""
         if not with_circuit:
             return self.intact_attention
-        with circuits.ablated(self.model, self.circuit, self.batch):
-            return circuits.mean_attention(self.model, self.batch).cpu()
+        batch = self.batch
+
+        def by_role(pattern: Tensor) -> Tensor:
+            return attention_by_role(pattern, batch.roles)[0].cpu()
+
+        return torch.stack(patterns_on(self.model, batch, self.circuit, by_role))
 
     def loss_with(self, *lines: str | Circuit) -> float:
         """The loss if these lines, or another circuit, were supposed; nothing changes."""
@@ -297,6 +330,13 @@ class Workbench:
             "counterfactual takes nothing away that matters"
             f"{shown and f'; of example 0 it is {shown!r}'}"
         )
+
+    @property
+    def counterfactual_words(self) -> str:
+        """What the counterfactual prompts are."""
+        if self.question is not None:
+            return f"The prompt with other words in place of {self.question.place.text.strip()!r}."
+        return (inspect.getdoc(type(self.task).counterfactual) or "").split("\n")[0]
 
     def counterfactual_of(self, example: int) -> str:
         """An example's counterfactual in words, if the circuit needs it and words tell it apart."""
@@ -374,22 +414,30 @@ class Workbench:
         """Ask about another place of the prompt, and begin anew with nothing kept."""
         if self.question is None:
             raise InputError("ask: expected a prompt, as in ri.open(model, prompt), found a task")
-        asked = self.question
-        how: Any = {"seed": self.seed, "tolerance": self.stated, "progress": self.progress}
-        fresh = open(self.model, asked.prompt, answer=asked.word, place=place, **how)
-        assert fresh.question is not None
-        fresh.question = replace(fresh.question, places=asked.places)  # all that were tried
-        fresh.listeners = self.listeners
-        vars(self).clear()  # all that was measured belongs to the other place
-        vars(self).update(vars(fresh))
-        return self._changed_from(self._steps[-1])
+        old, how = self.question, {"seed": self.seed, "progress": self.progress}
+        with measuring(self.model):
+            question = ask(self.model, old.prompt, old.word, place=place, **how)
+        self.task = _task_of(question, self.model)
+        self.question = replace(question, places=old.places)  # all that were tried
+        self.examples = len(self.task) // 2
+        self._begin()
+        return self.keep()
 
     def undo(self) -> View:
         """Go back to the circuit before the last change."""
         if not self.undoable:
             raise InputError("undo: expected a change to take back, found none")
         self._measured(self._steps[-2].circuit)
-        return self._changed_from(self._steps.pop())
+        self._undone.append(self._steps.pop())
+        return self._changed_from(self._undone[-1])
+
+    def redo(self) -> View:
+        """Make the change again that was last undone."""
+        if not self.redoable:
+            raise InputError("redo: expected an undone change, found none")
+        before, again = self._steps[-1], self._undone.pop()
+        self._steps.append(self._measured(again.circuit))
+        return self._changed_from(before)
 
     def check_head(self, head: Head) -> Head:
         """Refuse a head that the model does not have."""
@@ -424,6 +472,7 @@ class Workbench:
         before = self._steps[-1]
         if circuit != before.circuit:
             self._steps.append(self._measured(circuit))
+            self._undone.clear()
         return self._changed_from(before, note)
 
     def _changed_from(self, before: _Step, note: str = "") -> View:

@@ -65,6 +65,11 @@ class Counterfactual(WithPaths):
             z = z - along(tried, here, there, self.patch)
         return z
 
+    def weighing(self, own: Tensor, there: Tensor, roles: Places) -> Tensor:
+        """The attention by which it weighs values: the counterfactual's, but for what is kept."""
+        kept = places_of(self.paths, self.rows, roles, own.shape[1])
+        return own if self.patch == "v" else own.where(kept, there.to(own))
+
     def checked(self, there: Attended | None) -> Attended:
         """What the head does on the counterfactual prompt, which has to be known."""
         if there is None:
@@ -115,6 +120,9 @@ class Patched(Counterfactual):
             return here.z
         lost = places_of(self.paths, self.rows, roles, here.z.shape[1])
         return here.z + along(lost, here, there, self.patch) - along(lost, here, there, None)
+
+    def weighing(self, own: Tensor, there: Tensor, roles: Places) -> Tensor:
+        return super().weighing(there, own, roles) if self.patch != "v" else own
 
 
 def places_of(

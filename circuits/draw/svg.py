@@ -1,6 +1,4 @@
-"""A circuit as SVG, in the colours of the page that shows it; a file of its own follows the reader's
-light or dark setting.
-"""
+"""A circuit as SVG, in the colours of the page; a file follows the reader's light or dark mode."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence

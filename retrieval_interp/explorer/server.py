@@ -45,8 +45,10 @@ class ExplorerServer(ThreadingHTTPServer):
     """Serves one workbench's explorer at `address`; what there is to do waits for `serve`."""
 
     daemon_threads = True
+    closed = False
 
     def __init__(self, bench: Workbench, port: int = 0):
+        self.changed = threading.Condition()
         try:
             super().__init__((HOST, port), _Handler)
         except (OSError, OverflowError) as error:
@@ -56,7 +58,6 @@ class ExplorerServer(ThreadingHTTPServer):
         self.own_names = {f"{name}:{self.server_port}" for name in (HOST, "localhost")}
         self.address = f"http://{HOST}:{self.server_port}/{self.token}/"
         self.asked: queue.SimpleQueue[Callable[[], Any]] = queue.SimpleQueue()
-        self.changed = threading.Condition()
         self.exploring = Exploring(bench, self._publish, self.asked.put)
 
     def serve(self) -> None:
@@ -69,6 +70,12 @@ class ExplorerServer(ThreadingHTTPServer):
             self.exploring.cancelled = True
             self.shutdown()
             self.server_close()
+
+    def server_close(self) -> None:
+        """Listen no more, and end the streams of events, so that pages say so."""
+        super().server_close()
+        self.closed = True
+        self._publish("")
 
     def _publish(self, html: str) -> None:
         with self.changed:
@@ -97,9 +104,9 @@ class _Handler(BaseHTTPRequestHandler):
         except ConnectionError:
             raise
         except Exception as error:
+            self.server.handle_error(self.request, self.client_address)  # printed before the answer
             with suppress(ConnectionError):
                 self.send_error(500, explain=f"{type(error).__name__}: {error}")
-            raise
 
     do_POST = do_GET
 
@@ -128,13 +135,13 @@ class _Handler(BaseHTTPRequestHandler):
     def _send_events(self) -> None:
         """The page as it is, and then after every change."""
         self._begin(200, "event-stream")
-        server, shown = self.server, ""
-        while True:  # until the page is closed, which is an OSError
-            with server.changed:
-                while server.exploring.html is shown:
-                    server.changed.wait()
-                shown = server.exploring.html
+        server = self.server
+        while not server.closed:  # or until the page is, which is an OSError
+            shown = server.exploring.html
             self.wfile.write(f"event: page\ndata: {json.dumps(shown)}\n\n".encode())
+            with server.changed:
+                while server.exploring.html is shown and not server.closed:
+                    server.changed.wait()
 
     def log_message(self, format: str, *args: Any) -> None:
         """Requests are not written to the terminal: their addresses hold the token."""

@@ -30,7 +30,7 @@ from retrieval_interp.tasks import InputError
 from retrieval_interp.tasks.shown import counted
 from retrieval_interp.views.attention import patterns_on, position_labels, role_map, role_names
 from retrieval_interp.views.page import render
-from retrieval_interp.views.report import score_parts
+from retrieval_interp.views.report import score_parts, task_words
 from retrieval_interp.views.score_text import Row, describe, mechanism_words, shown_paths
 from retrieval_interp.views.why_view import question_tokens
 
@@ -68,7 +68,7 @@ def page_state(bench: Workbench, selected: Selection) -> dict[str, Any]:
     ]
     scored = bench.scored and score_parts(bench.scored, bench.model, task, bench.order, bench.batch)
     return {
-        "description": describe(bench.model, task),
+        "description": _task_words(bench),
         "heads": counted(len(bench.heads), "head"),
         "maps": maps,
         "map": role_map(selected.head, attention[selected.head], task, bench.order, framed),
@@ -81,9 +81,17 @@ def page_state(bench: Workbench, selected: Selection) -> dict[str, Any]:
         "row": path and path_row(bench, path),
         "choices": choices(bench, selected.head),
         "look": example_map(bench, selected, framed),
+        "keeping": keeping,
         "counterfactual": bench.counterfactual_of(selected.example),
         "strip": question_tokens(bench.question, bench.model.tokenizer) if bench.question else [],
     }
+
+
+def _task_words(bench: Workbench) -> str:
+    """The task, and what its roles are where their names do not say it."""
+    model, task = bench.model, bench.task
+    plain = tuple(task.role_labels) == tuple(task.role_names)
+    return describe(model, task) if plain else task_words(model, task, bench.batch)
 
 
 def _telling_cells(
@@ -159,12 +167,22 @@ def choices(bench: Workbench, head: Head) -> list[Row]:
 
 def path_row(bench: Workbench, path: HeadPath) -> Row:
     """A path in words, its mean attention, and the circuits that say what it is worth."""
-    circuit = bench.circuit
+    circuit, keeping = bench.circuit, keeps_some(bench.circuit)
     inside = path in carrying_paths(circuit)
+    changed = circuit.without(path) if inside else suppose(circuit, _adding(circuit, path))
+    after, act = changed[path.head], "Keep it" if keeping else "Add it"
+    how = "if it is kept" if keeping else "with it as well"
+    if not keeping and after.paths == (path.path,):
+        how = f"with {path.head} {after.kind} along this path alone"
+    if inside:
+        act = "Do not keep it" if keeping else "Take it out"
+        how = "if it is not kept" if keeping else "removed from the circuit"
     return {
         "meaning": bench.task.path_label(*path.path),
         "attention": float(bench.intact_attention[path.head][path.path]),
-        "changed": circuit.without(path) if inside else suppose(circuit, _adding(circuit, path)),
+        "how": how,
+        "act": act,
+        "changed": changed,
         "cut": bench.scorer.empty_circuit.cut(path),
     }
 
@@ -182,7 +200,7 @@ class Exploring:
 
     def __init__(self, bench: Workbench, publish: Callable[[str], Any], later: Later):
         self.bench, self.publish, self.later = bench, publish, later
-        self.selected = Selection(bench.heads[0])
+        self.selected = Selection(bench.heads[0], with_circuit=keeps_some(bench.circuit))
         self.busy, self.cancelled, self._told = "", False, 0.0
         self.losses: dict[Circuit, float | InputError] = {}  # an error where there can be none
         self.page: dict[str, Any] = {}
@@ -200,7 +218,8 @@ class Exploring:
             "toggle": lambda: self._toggle(asked["path"]),
             "suppose": lambda: bench.suppose(asked["line"]),
             "undo": bench.undo,
-            "keep": bench.keep,
+            "redo": bench.redo,
+            "keep": self._keep,
             "ask": lambda: self._ask(asked["place"]),
             "clear": lambda: bench.suppose(bench.scorer.empty_circuit),
             "score": self._score,
@@ -219,7 +238,9 @@ class Exploring:
             return self.refresh(str(error), failed=True)
         except Exception as error:  # a message has no cell to show a traceback in
             return self.refresh(f"{type(error).__name__}: {error}", failed=True)
-        state = self.bench.state() if keeps_some(self.bench.circuit) else ""
+        state, others = "", self.bench.counterfactual_words
+        if keeps_some(self.bench.circuit):
+            state = f"{self.bench.state()}. Counterfactual prompts: {others}"
         self.refresh(result if isinstance(result, str) else state)
 
     def refresh(self, said: str = "", failed: bool = False) -> None:
@@ -268,13 +289,17 @@ class Exploring:
         else:
             bench.suppose(_adding(bench.circuit, path))
 
+    def _keep(self) -> None:
+        self.selected = replace(self.selected, with_circuit=True)  # what is put in place
+        self.bench.keep()
+
     def _ask(self, place: str) -> None:
         """Ask about another place of the prompt, of which nothing is known yet."""
         self.busy = f"asking what hangs on {place!r}"
         self._show()
         self.busy = ""
         self.losses.clear()
-        self.selected = Selection(self.bench.heads[0])
+        self.selected = Selection(self.bench.heads[0], with_circuit=True)
         self.bench.ask(place)
 
     # Work that takes long

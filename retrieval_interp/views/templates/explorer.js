@@ -20,9 +20,8 @@ class Page {
     this.root.addEventListener("change", ({ target }) => this.ask("show", {
       [target.name]: target.type === "checkbox" ? target.checked : Number(target.value),
     }));
-    this.root.addEventListener("keydown", event => {
-      if (event.key === "Enter") event.stopPropagation(); // JupyterLab would run the cell
-    });
+    this.root.tabIndex = -1; // what is clicked may be replaced, and keys come here then
+    this.root.addEventListener("keydown", event => this.press(event));
     model.on("change:page", () => this.draw());
     this.draw();
   }
@@ -43,7 +42,21 @@ class Page {
     if (toggle) this.ask("toggle", { path: toggle });
   }
 
-  // Only panels that differ are replaced; a path keeps the focus.
+  // JupyterLab would run the cell, take back a change of its text, or go to another.
+  press(event) {
+    const { key, target } = event, heads = [...this.root.querySelectorAll(".head")];
+    const at = heads.indexOf(target.closest(".head")), across = heads[0].parentElement.childElementCount;
+    const step = { ArrowLeft: -1, ArrowRight: 1, ArrowUp: -across, ArrowDown: across }[key];
+    const undo = (event.ctrlKey || event.metaKey) && key.toLowerCase() === "z" && target.type !== "number";
+    if (key === "Enter" || undo || (at >= 0 && step)) event.stopPropagation();
+    if (!undo && !(at >= 0 && step)) return;
+    event.preventDefault();
+    const button = undo ? this.root.querySelector(`[data-ask=${event.shiftKey ? "redo" : "undo"}]`) : heads[at + step];
+    if (!undo) button?.focus();
+    button?.click();
+  }
+
+  // Only panels that differ are replaced; what has the focus keeps it.
   draw() {
     const fresh = document.createElement("template");
     fresh.innerHTML = this.model.get("page");
@@ -53,13 +66,19 @@ class Page {
       if (html === this.drawn[name]) continue;
       this.drawn[name] = html;
       const old = this.root.querySelector(`[data-panel=${name}]`);
-      const active = old.getRootNode().activeElement, path = old.contains(active) && active.dataset.path;
+      const active = old.getRootNode().activeElement, inside = old.contains(active);
       for (const { name, value } of panel.attributes) old.setAttribute(name, value);
       old.replaceChildren(...panel.childNodes);
-      if (path) refocus = () => old.querySelector(`[data-path="${CSS.escape(path)}"]`)?.focus();
+      if (inside) refocus = () => this.focusLike(old, active);
     }
     this.selected = this.root.querySelector("[data-selected]").dataset.selected;
     markPath(this.root, this.selected);
     refocus();
+  }
+
+  focusLike(panel, before) {
+    const key = ["data-path", "data-head", "data-line", "data-ask", "name"].find(key => before.hasAttribute(key));
+    const same = key && panel.querySelector(`[${key}="${CSS.escape(before.getAttribute(key))}"]:not(:disabled)`);
+    (same || this.root).focus({ preventScroll: true });
   }
 }

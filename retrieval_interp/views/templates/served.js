@@ -5,7 +5,7 @@ const events = new EventSource("events"), served = {
   get: () => served.page,
   on: (_, draw) => { served.draw = draw; },
   send: message => fetch("ask", { method: "POST", headers, body: JSON.stringify(message) }).catch(lost),
-  draw: () => new Page(served, document.getElementById("explorer")),
+  draw: () => new Page(served, document.getElementById("explorer")).root.focus(),
 };
 events.onerror = lost;
 events.addEventListener("page", event => {
