@@ -1,6 +1,7 @@
 """Mean attention of heads, by role and by position, and how far mechanisms overlap with it."""
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any, NamedTuple
 
 import torch
@@ -9,7 +10,8 @@ from torch import Tensor
 
 from retrieval_interp.circuits import hooks
 from retrieval_interp.circuits.attention import attention_by_role, first_real, shifted
-from retrieval_interp.circuits.circuit import Head, RolePath
+from retrieval_interp.circuits.circuit import Circuit, Head, RolePath
+from retrieval_interp.circuits.counterfactual.mechanism import Counterfactual
 from retrieval_interp.circuits.mechanisms import Mean, Mechanism, RoleMean
 from retrieval_interp.circuits.models.contract import HookedModel
 from retrieval_interp.tasks import Batch, InputError
@@ -18,8 +20,12 @@ _NEGLIGIBLE = 0.005  # weaker paths are left out of role-mean heads
 _AT_ONCE = 50_000_000  # weights of the patterns that are held at once
 
 
-def mean_attention(model: HookedModel, batch: Batch) -> Float[Tensor, "layer head role role2"]:
+def mean_attention(
+    model: HookedModel, batch: Batch, circuit: Circuit | None = None
+) -> Float[Tensor, "layer head role role2"]:
     """Mean attention from each role to each role of the same chain, per head.
+
+    It is that of the intact model or, as in `read_patterns`, with a circuit in place.
 
     With A[l, h, b] the attention pattern of head h in layer l on example b, and roles[b, c, r] the
     position of role r of chain c, over the examples and chains that have both roles,
@@ -44,7 +50,7 @@ def mean_attention(model: HookedModel, batch: Batch) -> Float[Tensor, "layer hea
     """
 
     def of_part(part: Batch) -> tuple[Tensor, Tensor]:
-        layers = read_patterns(model, part, lambda p: attention_by_role(p, part.roles))
+        layers = read_patterns(model, part, lambda p: attention_by_role(p, part.roles), circuit)
         return torch.stack([mean for mean, _ in layers]), layers[0][1]
 
     means, counts = zip(*map(of_part, hooks.parts_of(model, batch)))
@@ -160,16 +166,27 @@ def overlaps(
 
 
 @torch.no_grad()
-def read_patterns(model: HookedModel, batch: Batch, keep: Callable[[Tensor], Any]) -> list[Any]:
-    """What `keep` makes of every layer's pattern, [batch head dest src], in one run."""
+def read_patterns(
+    model: HookedModel,
+    batch: Batch,
+    keep: Callable[[Tensor], Any],
+    circuit: Circuit | None = None,
+) -> list[Any]:
+    """What `keep` makes of every layer's pattern, [batch head dest src], in one run.
+
+    With a circuit in place, the pattern is what weighs values: in what a head writes as on a
+    counterfactual prompt, the attention there.
+    """
     layers, count = list[Any](), model.cfg.n_layers
+    in_place = nullcontext() if circuit is None else hooks.ablated(model, circuit, batch)
 
     def note(pattern: Tensor, hook: Any) -> None:
-        layers.append(keep(pattern.detach()))
+        weighing = _weighing(circuit, hook.layer(), pattern, batch) if circuit else pattern
+        layers.append(keep(weighing.detach()))
 
     if all(hooks.pattern_hook_name(layer) in hooks.hook_points(model) for layer in (0, count - 1)):
         noting = hooks.in_all_layers(model, "hook_pattern", note)
-        with hooks.measuring(model), hooks.hooked(model, noting):
+        with in_place, hooks.measuring(model), hooks.hooked(model, noting):
             model(batch.inputs, **hooks.call_options(batch), return_type=None)
     if len(layers) != count:
         raise InputError(
@@ -178,6 +195,16 @@ def read_patterns(model: HookedModel, batch: Batch, keep: Callable[[Tensor], Any
             "TransformerBridge"
         )
     return layers
+
+
+def _weighing(circuit: Circuit, layer: int, pattern: Tensor, batch: Batch) -> Tensor:
+    """A layer's pattern; of heads that keep some of it, else that on the counterfactual prompt."""
+    pattern = pattern.clone()
+    for head, mechanism in circuit.mechanisms.items():
+        if head.layer == layer and isinstance(mechanism, Counterfactual):
+            there = mechanism.checked(batch.counterfactual_of(*head)).pattern
+            pattern[:, head.head] = mechanism.weighing(pattern[:, head.head], there, batch.roles)
+    return pattern
 
 
 def _asked(batch: Batch, causal: bool) -> Float[Tensor, "batch pos"]:

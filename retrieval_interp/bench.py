@@ -13,14 +13,12 @@ from html import escape
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import torch
 from jaxtyping import Float
 from markupsafe import Markup
 from torch import Tensor
 
 from retrieval_interp import circuits
 from retrieval_interp.circuits import Circuit, CircuitScore, Head, Scorer, SearchOptions
-from retrieval_interp.circuits.attention import attention_by_role
 from retrieval_interp.circuits.circuit import circuit_diff, parse_head_path, suppose
 from retrieval_interp.circuits.counterfactual.mechanism import keeps_some, with_counterfactual
 from retrieval_interp.circuits.counterfactual.question import PromptQuestion, ask
@@ -50,13 +48,7 @@ from retrieval_interp.tasks.structured import check_sampling, from_data
 from retrieval_interp.tasks.words.given_texts import PairsTask
 from retrieval_interp.training import check_device, choose_device
 from retrieval_interp.views.ablations_view import ablations_view
-from retrieval_interp.views.attention import (
-    attention_view,
-    checked,
-    patterns_on,
-    position_labels,
-    role_maps,
-)
+from retrieval_interp.views.attention import attention_view, checked, position_labels, role_maps
 from retrieval_interp.views.page import View, register_displays, render, unbroken
 from retrieval_interp.views.report import render_report, score_drawing, score_parts
 from retrieval_interp.views.score_text import describe, score_table, verdict
@@ -101,8 +93,13 @@ def open(
     if isinstance(task, str) and hasattr(what, "run_with_hooks"):
         with measuring(what):
             question = ask(what, task, answer, place=place, seed=seed, progress=progress)
-        task = _task_of(question, what)
+        task = question.task(what.tokenizer)
         examples = min(examples, len(task) // 2)
+        if examples < 2:
+            raise InputError(
+                f"place: expected four changes of {question.place.text!r} after which the model "
+                f"answers otherwise, found {len(task)}; ask about another place"
+            )
     if not hasattr(what, "run_with_hooks") or not isinstance(task, Task):
         raise InputError(
             "expected the name of a checkpoint, or ri.open(model, task) with a hooked model and a "
@@ -119,17 +116,6 @@ def open(
     if question is not None:
         bench.keep()
     return bench
-
-
-def _task_of(question: PromptQuestion, model: Any) -> PairsTask:
-    """A question's prompts as a task, if they are enough to decide and to report."""
-    task = question.task(model.tokenizer)
-    if len(task) < 4:
-        raise InputError(
-            f"place: expected four changes of {question.place.text!r} after which the model "
-            f"answers otherwise, found {len(task)}; ask about another place"
-        )
-    return task
 
 
 class _Step(NamedTuple):
@@ -278,12 +264,7 @@ class Workbench:
         """Mean attention by role of the intact model or with the circuit in place, on the CPU."""
         if not with_circuit:
             return self.intact_attention
-        batch = self.batch
-
-        def by_role(pattern: Tensor) -> Tensor:
-            return attention_by_role(pattern, batch.roles)[0].cpu()
-
-        return torch.stack(patterns_on(self.model, batch, self.circuit, by_role))
+        return circuits.mean_attention(self.model, self.batch, self.circuit).cpu()
 
     def loss_with(self, *lines: str | Circuit) -> float:
         """The loss if these lines, or another circuit, were supposed; nothing changes."""
@@ -414,12 +395,12 @@ class Workbench:
         """Ask about another place of the prompt, and begin anew with nothing kept."""
         if self.question is None:
             raise InputError("ask: expected a prompt, as in ri.open(model, prompt), found a task")
-        old, how = self.question, {"seed": self.seed, "progress": self.progress}
-        with measuring(self.model):
-            question = ask(self.model, old.prompt, old.word, place=place, **how)
-        self.task = _task_of(question, self.model)
-        self.question = replace(question, places=old.places)  # all that were tried
-        self.examples = len(self.task) // 2
+        asked = self.question
+        how: Any = {"seed": self.seed, "tolerance": self.stated, "progress": self.progress}
+        fresh = open(self.model, asked.prompt, answer=asked.word, place=place, **how)
+        assert fresh.question is not None
+        self.question = replace(fresh.question, places=asked.places)  # all that were tried
+        self.task, self.examples = fresh.task, fresh.examples
         self._begin()
         return self.keep()
 

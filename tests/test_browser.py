@@ -70,12 +70,21 @@ def report(tmp_path_factory):
 # The report
 
 
-@pytest.mark.parametrize(("width", "scheme"), [(1200, "dark"), (390, "light")])
+@pytest.mark.parametrize(("width", "scheme"), [(1440, "dark"), (390, "light")])
 def test_the_report_reads_well_everywhere(report, tmp_path, width, scheme):
     path, _ = report
     with chromium(path.as_uri(), width, color_scheme=scheme) as page:
         page.locator(".views canvas").first.wait_for(timeout=LONG)
         assert page.locator(".verdict").inner_text().startswith("Sufficient")
+        assert page.locator(".selected").count() == 0
+        sides = page.locator("body").bounding_box()
+        assert sides["x"] == pytest.approx(width - sides["x"] - sides["width"], abs=16)
+        # The whole drawing is in sight, and the query's column, at its right end.
+        query = page.locator(".scroll > svg text", has_text="A?").bounding_box()
+        drawn = page.locator(".scroll > svg").bounding_box()
+        assert (
+            drawn["x"] >= 0 and query["x"] + query["width"] <= drawn["x"] + drawn["width"] <= width
+        )
         # Letters of the drawing are at least 8 pixels, and no path breaks at its arrow.
         scale = "document.querySelector('.scroll > svg').getScreenCTM().a"
         assert 13 * page.evaluate(scale) >= 8
@@ -216,6 +225,17 @@ def test_a_circuit_is_clicked_together_without_jupyter(tmp_path):
         page.get_by_role("button", name="Undo").click()
         answer()
         loss_becomes(expected.loss)
+        # By keys: what was taken back comes again, and another head is looked at.
+        for keys, line in (("Control+Shift+Z", ["L2.H0 uniform"]), ("Control+z", [])):
+            page.keyboard.press(keys)
+            answer()
+            loss_becomes(expected.loss_with(*line))
+        page.locator("[data-head='L2.H0']").focus()
+        for key, head in (("ArrowRight", "L3.H0"), ("ArrowUp", "L2.H0")):
+            page.keyboard.press(key)
+            answer()
+            page.get_by_text(f"Paths of {head}").wait_for(timeout=LONG)
+            assert page.evaluate("document.activeElement.dataset.head") == head
         with page.expect_download() as download:
             page.get_by_role("link", name="JSON").click()
         assert ri.Circuit.from_json(download.value.path().read_text(), 7) == expected.circuit

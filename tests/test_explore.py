@@ -110,8 +110,12 @@ def test_every_page_follows_what_any_of_them_changes(server):
     for answer, _ in pages:
         assert f"{server.exploring.bench.intact_loss:.4f}" in html(answer)
     server.exploring.answer({"do": "suppose", "line": "L0.H0 uniform"})
-    for answer, connection in pages:
+    for answer, _ in pages:
         assert f"{server.exploring.bench.loss:.4f}" in html(answer)
+    server.shutdown()
+    server.server_close()  # pages are told
+    for answer, connection in pages:
+        assert answer.read() == b""
         connection.close()
 
 

@@ -49,9 +49,14 @@ def test_a_click_makes_a_path_and_a_second_takes_it_away(page, bench):
     assert str(bench.circuit[1, 0]) == "one-hot s0<-s2"
     assert page.page["drawing"].count("marker-end") == 1
     assert bench.loss != bench.intact_loss and f"{bench.loss:.4f}" in page.html
-    for what, paths in (("toggle", 0), ("undo", 1), ("clear", 0)):
+    done = ("toggle", 0), ("undo", 1), ("redo", 0), ("undo", 1), ("clear", 0), ("undo", 1)
+    for what, paths in done:
         ask(page, what, path="L1.H0 s0<-s2")
-        assert len(list(bench.circuit.paths())) == paths
+        assert len(list(bench.circuit.paths())) == paths and not page.page["failed"]
+        assert bench.loss == pytest.approx(bench.loss_with(bench.circuit), abs=1e-6)
+    ask(page, "suppose", line="L0.H0 uniform")
+    ask(page, "redo")  # what was undone is another circuit's
+    assert "expected an undone change" in page.page["said"] and not bench.redoable
 
 
 def test_a_selected_path_says_what_it_is_worth(page, bench):
@@ -61,14 +66,20 @@ def test_a_selected_path_says_what_it_is_worth(page, bench):
     cut = bench.loss_with(empty.cut(ri.parse_head_path(path, 5)))
     assert worth(page, "cut") == pytest.approx(cut, abs=1e-6) and not page.page["inside"]
     assert worth(page, "changed") == pytest.approx(bench.loss_with(path), abs=1e-6)
+    assert "MSE with L1.H0 one-hot along this path alone" in page.html
     assert row["attention"] == pytest.approx(float(bench.intact_attention[1, 0, 0, 2]), abs=1e-4)
     ask(page, "suppose", line="L0.H0 uniform")
     ask(page, "toggle", path=path)
     assert page.page["inside"]
     assert worth(page, "changed") == pytest.approx(bench.loss_with("L1.H0 one-hot"))
+    assert "MSE removed from the circuit" in page.html and ">Take it out<" in page.html
+    ask(page, "show", path="L1.H0 s4<-s3")
+    assert "<dt>MSE with it</dt>" in page.html  # beside the other path
+    ask(page, "show", path=path)
     ask(page, "score")
     (scored,) = bench.scored.paths
     assert page.page["rows"][0]["ablated_loss"] == scored.ablated_loss
+    assert html.unescape(page.html).count(page.page["rows"][0]["does"]) == 1
     assert page.page["rows"][0]["live_loss"] == pytest.approx(worth(page, "cut"), abs=1e-6)
     assert ri.verdict(bench.score().data, bench.task) in html.unescape(page.html)
     ask(page, "show", path="L1.H0 s2<-s0")
@@ -107,8 +118,40 @@ def test_choices_and_heads_say_what_is_kept(page, bench):
     names = [choice["name"] for choice in page.page["choices"]]
     assert names == ["keeps all", "keeps a row", "keeps nothing", "as it is"]
     assert {row["kind"] for row in page.page["maps"]} == {"keeps nothing", "keeps 1"}
+    ask(page, "show", path="L1.H0 s0<-s2")
+    assert "MSE if not kept" in page.html and ">Do not keep it<" in page.html
+    ask(page, "show", path="L1.H0 s2<-s1")
+    assert "MSE if kept" in page.html and ">Keep it<" in page.html
     ask(page, "score")
     assert ri.verdict(bench.scored, bench.task) in html.unescape(page.html)
+
+
+def test_with_nothing_kept_the_counterfactual_prompts_are_named_and_their_attention_shown(bench):
+    page = explored(bench)
+    ask(page, "keep")
+    assert "Counterfactual prompts: The questions about another chain" in page.page["said"]
+    _, there = bench.model.run_with_cache(bench.counterfactual.inputs)
+    torch.testing.assert_close(weights(page.page["look"]), there["pattern", 0][0, 0])
+    ask(page, "toggle", path="L2.H1 s0<-s2")
+    ask(page, "show", head="L2.H1", example=3)
+    kept = ri.parse_circuit(["L2.H1 counterfactual s0<-s2"], bench.task)[2, 1]
+    assert bench.circuit[2, 1] == kept
+    with ri.ablated(bench.model, bench.circuit, bench.batch):
+        _, here = bench.model.run_with_cache(bench.batch.inputs)
+    expected = there["pattern", 2][3, 1].clone()
+    for query, _, second in bench.batch.roles[3, :, :3].tolist():
+        expected[query, second] = here["pattern", 2][3, 1, query, second]
+    torch.testing.assert_close(weights(page.page["look"]), expected)
+    (query, first, second), by_role = (
+        bench.batch.roles[..., :3].unbind(2),
+        bench.mean_attention(True),
+    )
+    for pattern, source, role in ((here, second, 2), (there, first, 1)):
+        mean = pattern["pattern", 2][torch.arange(8)[:, None], 1, query, source].mean()
+        torch.testing.assert_close(by_role[2, 1, 0, role], mean)
+    ask(page, "show", with_circuit=False)
+    _, intact = bench.model.run_with_cache(bench.batch.inputs)
+    torch.testing.assert_close(weights(page.page["look"]), intact["pattern", 2][3, 1])
 
 
 class Following(Follows):

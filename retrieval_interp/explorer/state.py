@@ -68,7 +68,9 @@ def page_state(bench: Workbench, selected: Selection) -> dict[str, Any]:
     ]
     scored = bench.scored and score_parts(bench.scored, bench.model, task, bench.order, bench.batch)
     return {
-        "description": _task_words(bench),
+        "description": describe(bench.model, task)
+        if bench.question
+        else task_words(bench.model, task, bench.batch),
         "heads": counted(len(bench.heads), "head"),
         "maps": maps,
         "map": role_map(selected.head, attention[selected.head], task, bench.order, framed),
@@ -85,13 +87,6 @@ def page_state(bench: Workbench, selected: Selection) -> dict[str, Any]:
         "counterfactual": bench.counterfactual_of(selected.example),
         "strip": question_tokens(bench.question, bench.model.tokenizer) if bench.question else [],
     }
-
-
-def _task_words(bench: Workbench) -> str:
-    """The task, and what its roles are where their names do not say it."""
-    model, task = bench.model, bench.task
-    plain = tuple(task.role_labels) == tuple(task.role_names)
-    return describe(model, task) if plain else task_words(model, task, bench.batch)
 
 
 def _telling_cells(
@@ -170,13 +165,11 @@ def path_row(bench: Workbench, path: HeadPath) -> Row:
     circuit, keeping = bench.circuit, keeps_some(bench.circuit)
     inside = path in carrying_paths(circuit)
     changed = circuit.without(path) if inside else suppose(circuit, _adding(circuit, path))
-    after, act = changed[path.head], "Keep it" if keeping else "Add it"
-    how = "if it is kept" if keeping else "with it as well"
-    if not keeping and after.paths == (path.path,):
-        how = f"with {path.head} {after.kind} along this path alone"
-    if inside:
-        act = "Do not keep it" if keeping else "Take it out"
-        how = "if it is not kept" if keeping else "removed from the circuit"
+    how, act = ("removed from the circuit", "Take it out") if inside else ("with it", "Add it")
+    if keeping:
+        how, act = ("if not kept", "Do not keep it") if inside else ("if kept", "Keep it")
+    elif changed[path.head].paths == (path.path,) and not inside:
+        how = f"with {path.head} {changed[path.head].kind} along this path alone"
     return {
         "meaning": bench.task.path_label(*path.path),
         "attention": float(bench.intact_attention[path.head][path.path]),

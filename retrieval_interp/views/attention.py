@@ -1,15 +1,14 @@
 """Attention to look at: on examples in circuitsvis, and by role as heat maps."""
 
 import uuid
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from retrieval_interp.circuits import Circuit, Head, HeadPath, RolePath, ablated
-from retrieval_interp.circuits.counterfactual.mechanism import Counterfactual
+from retrieval_interp.circuits import Circuit, Head, HeadPath, RolePath
 from retrieval_interp.circuits.fits import check_devices
 from retrieval_interp.circuits.hooks import is_causal
 from retrieval_interp.circuits.means import read_patterns
@@ -67,31 +66,10 @@ def attention_view(
 
 
 def patterns_on(
-    model: Any,
-    batch: Batch,
-    circuit: Circuit | None = None,
-    keep: Callable[[Tensor], Any] = lambda pattern: pattern.float().cpu(),
-) -> list[Any]:
-    """What `keep` makes of each layer's attention, in the intact model or with a circuit in place.
-
-    It is the attention that weighs values: of heads that write what they write on a counterfactual
-    prompt, the attention there, but for what they keep.
-    """
-    if circuit is None:
-        return read_patterns(model, batch, keep)
-    layers = iter(range(model.cfg.n_layers))
-
-    def weighing(pattern: Tensor) -> Any:
-        layer, pattern = next(layers), pattern.clone()
-        for head, mechanism in circuit.mechanisms.items():
-            if head.layer == layer and isinstance(mechanism, Counterfactual):
-                there = mechanism.checked(batch.counterfactual_of(*head))
-                own = pattern[:, head.head]
-                pattern[:, head.head] = mechanism.weighing(own, there.pattern, batch.roles)
-        return keep(pattern)
-
-    with ablated(model, circuit, batch):
-        return read_patterns(model, batch, weighing)
+    model: Any, batch: Batch, circuit: Circuit | None = None
+) -> list[Float[Tensor, "example head dest src"]]:
+    """Each layer's attention, of the intact model or with a circuit in place, on the CPU."""
+    return read_patterns(model, batch, lambda pattern: pattern.float().cpu(), circuit)
 
 
 def thousandths(attention: Tensor) -> Any:

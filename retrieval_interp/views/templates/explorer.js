@@ -35,6 +35,7 @@ class Page {
     const { ask, head, line, toggle } = button.dataset;
     if (ask) this.ask(ask);
     if (head) {
+      button.focus();
       for (const one of this.root.querySelectorAll(".head")) one.classList.toggle("picked", one === button);
       this.ask("show", { head });
     }
@@ -42,18 +43,16 @@ class Page {
     if (toggle) this.ask("toggle", { path: toggle });
   }
 
-  // JupyterLab would run the cell, take back a change of its text, or go to another.
+  // Of keys with a meaning here, JupyterLab would run the cell, or change it, or go to another.
   press(event) {
     const { key, target } = event, heads = [...this.root.querySelectorAll(".head")];
-    const at = heads.indexOf(target.closest(".head")), across = heads[0].parentElement.childElementCount;
-    const step = { ArrowLeft: -1, ArrowRight: 1, ArrowUp: -across, ArrowDown: across }[key];
-    const undo = (event.ctrlKey || event.metaKey) && key.toLowerCase() === "z" && target.type !== "number";
-    if (key === "Enter" || undo || (at >= 0 && step)) event.stopPropagation();
-    if (!undo && !(at >= 0 && step)) return;
-    event.preventDefault();
-    const button = undo ? this.root.querySelector(`[data-ask=${event.shiftKey ? "redo" : "undo"}]`) : heads[at + step];
-    if (!undo) button?.focus();
-    button?.click();
+    const across = heads[0].parentElement.childElementCount, at = heads.indexOf(target.closest(".head"));
+    const step = at >= 0 && { ArrowLeft: -1, ArrowRight: 1, ArrowUp: -across, ArrowDown: across }[key];
+    const undo = (event.ctrlKey || event.metaKey) && /^z$/i.test(key) && target.type !== "number";
+    if (key === "Enter" || step || undo) event.stopPropagation();
+    if (step || undo) event.preventDefault();
+    if (step) heads[at + step]?.click();
+    if (undo) this.root.querySelector(`[data-ask=${event.shiftKey ? "redo" : "undo"}]`).click();
   }
 
   // Only panels that differ are replaced; what has the focus keeps it.
@@ -77,8 +76,9 @@ class Page {
   }
 
   focusLike(panel, before) {
-    const key = ["data-path", "data-head", "data-line", "data-ask", "name"].find(key => before.hasAttribute(key));
-    const same = key && panel.querySelector(`[${key}="${CSS.escape(before.getAttribute(key))}"]:not(:disabled)`);
+    const keys = ["data-path", "data-head", "data-line", "data-ask", "name"];
+    const key = keys.find(key => before.hasAttribute(key)), value = key && before.getAttribute(key);
+    const same = key && panel.querySelector(`[${key}="${CSS.escape(value)}"]:not(:disabled)`);
     (same || this.root).focus({ preventScroll: true });
   }
 }
