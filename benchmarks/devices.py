@@ -116,7 +116,7 @@ def workbench(on: On) -> Any:
 
 def scan(on: On) -> Any:
     what = " ".join(TEXTS[:20]) if on.name == "llama" else on.task
-    return ri.scan(on.model, what, examples=min(64, len(on.batch)), time=on.seconds)
+    return ri.scan(on.model, what, examples=min(64, len(on.batch)), joint=True, time=on.seconds)
 
 
 def why(on: On) -> Any:

@@ -60,18 +60,16 @@ def twice(model: Any) -> list[list[int]]:
 def main(options: argparse.Namespace) -> Rows:
     """One row per head, those whose replacement costs most first."""
     model, task = load_model(options.model, "cpu")
-    # No joint circuit keeps this, and it is not looked at here.
-    few = {"by": options.by, "examples": options.examples, "tolerance": 1e-9}
-    found = ri.scan(model, task or twice(model), progress=ri.progress_bar, **few)
+    how = {"by": options.by, "examples": options.examples, "progress": ri.progress_bar}
+    found = ri.scan(model, task or twice(model), **how)
     scores = detected(model, found.batch[:4])
     table: Rows = []
-    for row in sorted(found.heads, key=lambda row: -row.loss):
+    for row in sorted(found.heads, key=lambda row: -row.change.loss):
         kind = max(scores, key=lambda kind: scores[kind][row.head])
-        change = row.loss - found.intact_loss
-        known = change / (found.uninformed_loss - found.intact_loss)
+        known = row.change.loss / (found.uninformed_loss - found.intact_loss)
         of_head = {"head": str(row.head), "detected": kind, "score": scores[kind][row.head]}
-        costs = {"rule": str(row.rule), "share": row.share, "change": change, "of_knowledge": known}
-        table.append(of_head | costs)
+        of_rule = {"rule": str(row.rule), "share": row.share}
+        table.append(of_head | of_rule | {"change": row.change.loss, "of_knowledge": known})
     return table
 
 

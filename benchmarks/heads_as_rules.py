@@ -72,9 +72,8 @@ def correlations(shares: Sequence[float], costs: Sequence[float]) -> dict[str, f
 def main(options: argparse.Namespace) -> Rows:
     """A row per circuit that is measured, one of correlations, and one per head."""
     model, given, task, batch = opened(options)
-    few = {"examples": options.decide, "tolerance": 1e-9}  # no joint circuit is looked for
-    found = ri.scan(model, given, progress=ri.progress_bar, **few)
-    cost = {row.head: row.loss - found.intact_loss for row in found.heads}
+    found = ri.scan(model, given, progress=ri.progress_bar, examples=options.decide)
+    cost = {row.head: row.change.loss for row in found.heads}
     rule: dict[ri.Head, Mechanism] = {row.head: row.rule for row in found.heads}
     draw, known = random.Random(0), [IDENTITY, UNIFORM, *RULES[: 2 if batch.tokens is None else 4]]
     put: dict[str, dict[ri.Head, Mechanism]] = {

@@ -5,14 +5,14 @@ from contextlib import nullcontext
 from typing import Any, NamedTuple
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from retrieval_interp.circuits import hooks
 from retrieval_interp.circuits.attention import attention_by_role, first_real, shifted
 from retrieval_interp.circuits.circuit import Circuit, Head, RolePath
 from retrieval_interp.circuits.counterfactual.mechanism import Counterfactual
-from retrieval_interp.circuits.mechanisms import Mean, Mechanism, RoleMean
+from retrieval_interp.circuits.mechanisms import Mean, Mechanism, RoleMean, Where
 from retrieval_interp.circuits.models.contract import HookedModel
 from retrieval_interp.tasks import Batch, InputError
 
@@ -163,6 +163,30 @@ def overlaps(
         head: [Overlap(mean / asked, of / present) for mean, of in zip(means[head], by_role[head])]
         for head in mechanisms
     }
+
+
+Targets = Callable[[Where], Bool[Tensor, "#batch dest src"]]
+
+
+def attention_to(
+    model: HookedModel, batch: Batch, targets: Sequence[Targets]
+) -> Float[Tensor, "targets layer head"]:
+    """Every head's mean attention to some earlier positions, over the positions that have any.
+
+    NaN for targets that no position has. Positions that are not asked (`_asked`) do not count.
+    """
+    size, causal = (len(targets), model.cfg.n_layers), hooks.is_causal(model, batch)
+    total, count = torch.zeros(*size, model.cfg.n_heads), torch.zeros(*size, 1)
+    for part in _parts(model, batch):
+        patterns, asked = read_patterns(model, part, Tensor.float), _asked(part, causal)
+        for layer, where in enumerate(hooks.where_by_layer(model, part)):
+            for number, targets_of in enumerate(targets):
+                there = (targets_of(where) & where.allowed).tril(-1)
+                rows = asked * there.any(-1)
+                on_them = (patterns[layer] * there[:, None]).sum(-1) * rows[:, None]
+                total[number, layer] += on_them.sum((0, 2)).cpu()
+                count[number, layer] += rows.sum().cpu()
+    return total / count
 
 
 @torch.no_grad()

@@ -395,7 +395,8 @@ class First(Rule):
     cost = 1, 0
 
     def targets(self, where: Where) -> Bool[Tensor, "#batch dest src"]:
-        return torch.zeros_like(where.allowed)
+        allowed = where.allowed
+        return torch.zeros_like(allowed).scatter(-1, allowed.int().argmax(-1, keepdim=True), True)
 
 
 @dataclass(frozen=True)

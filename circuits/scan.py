@@ -1,20 +1,35 @@
-"""Which rule describes a head's attention best, and its mean pattern."""
+"""What each head does: where it looks, what it writes, and what replacing or removing it costs.
+
+1. Heads are described on one half of the examples: the rule that shares most of a head's attention,
+   what such a head is called (`head_kinds`), and on a text whether it copies and what it adds to
+   the logit of the next token (`direct_effect`).
+2. On the other half the rule takes the head's place, or the head writes nothing. Heads that are
+   estimated to matter most come first.
+3. If asked for, as many heads as possible are replaced together: the joint circuit.
+"""
 
 import math
 import warnings
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from time import monotonic
 from typing import Any, Literal
 
 import torch
 
-from retrieval_interp.circuits.circuit import Circuit, Head
+from retrieval_interp.circuits.circuit import Circuit, Head, HeadPath
+from retrieval_interp.circuits.direct_effect import copy_scores, direct_effects
 from retrieval_interp.circuits.discovery.attribution import attribute
 from retrieval_interp.circuits.discovery.judge import Judge
 from retrieval_interp.circuits.discovery.space import propose
 from retrieval_interp.circuits.fits import check_model_fits, draw_batch
+from retrieval_interp.circuits.head_kinds import (
+    KINDS,
+    attention_kinds,
+    head_kind,
+    kind_by_attention,
+)
 from retrieval_interp.circuits.hooks import heads_of, is_causal
 from retrieval_interp.circuits.losses import Measured, Progress, no_progress
 from retrieval_interp.circuits.means import (
@@ -23,7 +38,7 @@ from retrieval_interp.circuits.means import (
     mean_attention,
     overlaps,
 )
-from retrieval_interp.circuits.mechanisms import IDENTITY, RULES, UNIFORM, Mechanism
+from retrieval_interp.circuits.mechanisms import IDENTITY, RULES, UNIFORM, Mechanism, OneHot
 from retrieval_interp.circuits.tolerance import kept_share
 from retrieval_interp.tasks import Batch, InputError, InputWarning, Task
 from retrieval_interp.tasks.shown import shown
@@ -34,21 +49,30 @@ _BETTER = 0.02  # so much more attention a less simple rule has to explain
 _PATIENCE = 8  # heads in a row that cannot be added end the search
 _ESTIMATED = 64  # examples of estimates, at most ...
 _LOGITS = 20_000_000  # ... or as many as have so many logits
+_COPIED = 256  # tokens that are tried to be copied
+_SEQUENCES, _TOKENS = 8, 500  # of less text little can be said
+_UNKNOWN = Measured(math.nan, math.nan)
 
 
 @dataclass(frozen=True)
 class HeadScan:
-    """One head's attention in short, and what it costs to replace it.
+    """One head's attention and output in short, and what it costs to replace or remove it.
 
     What a pattern and a rule share is Σ min(pattern, rule) over sources, as a mean over positions.
+    What was not measured, or does not exist for the model, is NaN.
     """
 
     head: Head
     rule: Mechanism  # shares most; of rules that share nearly as much, the simplest
     share: float  # from 0 to 1
     mean: Mechanism  # the mean pattern, by position or by role, whichever shares more
-    mean_share: float  # with the patterns of other examples; NaN where there are none
-    loss: float = math.nan  # with the rule in its place; NaN if it was not measured
+    mean_share: float  # with the patterns of other examples
+    attention: Mapping[str, float] = field(default_factory=dict)  # by kind (`attention_kinds`)
+    kind: str = ""  # what it is commonly called
+    copies: float = math.nan  # share of the text's tokens that it copies (`copy_scores`)
+    direct: Measured = _UNKNOWN  # effect on the logit of the next token (`direct_effects`)
+    change: Measured = _UNKNOWN  # of the loss, with the rule in its place
+    removed: Measured = _UNKNOWN  # of the loss, where the head writes nothing
     replaced: Mechanism | None = None  # what takes its place in the joint circuit
 
 
@@ -89,7 +113,10 @@ def describe_heads(model: Any, batch: Batch, other: Batch | None = None) -> dict
 
 @dataclass(frozen=True, repr=False)
 class Scan:
-    """What `scan` found."""
+    """What `scan` found.
+
+    Without a joint circuit, `circuit` is empty and its loss NaN.
+    """
 
     task: Task
     batch: Batch  # on which losses were measured
@@ -97,7 +124,8 @@ class Scan:
     intact_loss: float
     uninformed_loss: float  # of knowing nothing (`circuits.tolerance`)
     uninformed: str  # what knows nothing
-    tolerance: float  # the loss that the joint circuit has to stay below
+    joint: bool  # whether a joint circuit was asked for
+    tolerance: float  # the loss that it has to stay below
     circuit: Circuit  # the joint circuit; empty if the model knows nothing here
     joint_loss: float
     joint_se: float  # of what it costs, example by example
@@ -122,17 +150,18 @@ def scan(
     length: int = 128,
     examples: int = 128,
     seed: int = 0,
+    joint: bool = False,
     tolerance: float | None = None,
     by: Literal["rule", "mean"] = "rule",
     time: float | None = None,
     progress: Progress = no_progress,
 ) -> Scan:
-    """Say what every head attends to, and which heads rules can replace together.
+    """Say what every head attends to and writes, and what replacing or removing it costs.
 
+    Heads are described on one half of the examples, and losses measured on the other half, as is
+    how much of a head's attention its mean has. Those that are estimated to matter most come first.
     The joint circuit has to keep 95% of what the model knows, by two standard errors, unless the
-    task or the caller states a tolerance. It is found greedily: there may be larger ones. Heads are
-    described on one half of the examples, and losses measured on the other half, as is how much
-    of a head's attention its mean has. Those that are estimated to matter most come first.
+    task or the caller states a tolerance. It is found greedily: there may be larger ones.
 
     Args:
         model: a hooked model; left unchanged.
@@ -141,9 +170,10 @@ def scan(
         length: most tokens of a window that text is cut into.
         examples: number of examples drawn from a task, for each half.
         seed: of these examples.
+        joint: also look for the joint circuit, the heads that rules can replace together.
         tolerance: the loss that the joint circuit stays below.
         by: what takes a head's place: its rule (jointly its mean, where that fails), or its mean.
-        time: seconds after which the joint circuit so far is taken; half of them for single heads.
+        time: seconds for all heads, or, with a joint circuit, half for these and the rest for it.
         progress: wraps an iterable to show a bar, as `(items, text)`.
     """
     if not hasattr(model, "hook_dict"):
@@ -158,49 +188,69 @@ def scan(
     apart = not torch.equal(described_on.inputs, measured_on.inputs)
     if not apart and by == "mean":
         raise InputError("scan: expected more than one example for by='mean', found one")
-    if not apart:
-        text = "scan: one example has no mean over others, so means are left out; give more text"
-        warnings.warn(text, InputWarning, stacklevel=2)
+    if isinstance(task, NextTokenTask):
+        _check_amount(task)
     described = describe_heads(model, described_on, measured_on if apart else None)
+    described = _named(model, task, described_on, described)
     means = {head: row.mean for head, row in described.items()}
     rules = {head: row.rule for head, row in described.items()}
     mechanisms = means if by == "mean" else rules
     judge = Judge(model, task, measured_on, tolerance)
-    intact, losses = float(judge.losses(judge.empty).mean()), dict[Head, float]()
+    intact = judge.losses(judge.empty)
     costs = _estimates(judge, mechanisms)
+    singles = start + (limit / 2 if joint else limit)
     for head in progress(sorted(costs, key=lambda head: -costs[head]), "replacing each head"):
-        if monotonic() < start + limit / 2:
-            alone = judge.empty.replace(head, mechanisms[head])
-            losses[head] = float(judge.losses(alone).mean())
-            costs[head] = losses[head] - intact
-    finished, joint = True, _Joint(judge)
-    if judge.learned:
-        trials = progress(joint.replace(mechanisms, costs), f"replacing heads by their {by}")
+        if monotonic() < singles:
+            change, removed = (
+                Measured.of(judge.losses(judge.empty.replace(head, mechanism)) - intact)
+                for mechanism in (mechanisms[head], OneHot())
+            )
+            described[head] = replace(described[head], change=change, removed=removed)
+            costs[head] = change.loss
+    finished, growing = True, _Joint(judge)
+    if joint and judge.learned:
+        trials = progress(growing.replace(mechanisms, costs), f"replacing heads by their {by}")
         finished = all(monotonic() < start + limit for _ in trials)
         if by == "rule" and finished and apart:
-            trials = progress(joint.replace(means, costs), "replacing others by their mean")
+            trials = progress(growing.replace(means, costs), "replacing others by their mean")
             finished = all(monotonic() < start + limit for _ in trials)
-    joint_losses = judge.losses(joint.circuit)
-    replaced = joint.circuit.mechanisms
-    rows = [
-        replace(row, loss=losses.get(head, math.nan), replaced=replaced.get(head))
-        for head, row in described.items()
-    ]
+    together = Measured.of(judge.losses(growing.circuit) - intact) if joint else _UNKNOWN
+    replaced = growing.circuit.mechanisms
     return Scan(
         task=task,
         batch=measured_on,
-        heads=rows,
-        intact_loss=intact,
+        heads=[replace(row, replaced=replaced.get(head)) for head, row in described.items()],
+        intact_loss=float(intact.mean()),
         uninformed_loss=judge.uninformed.loss,
         uninformed=judge.uninformed.what,
+        joint=joint,
         tolerance=judge.bar.loss,
-        circuit=joint.circuit,
-        joint_loss=float(joint_losses.mean()),
-        joint_se=Measured.of(joint_losses - judge.losses(judge.empty)).se,
-        tried=frozenset(joint.tried),
+        circuit=growing.circuit,
+        joint_loss=float(intact.mean()) + together.loss,
+        joint_se=together.se,
+        tried=frozenset(growing.tried),
         finished=finished,
         learned=judge.learned,
     )
+
+
+def _named(
+    model: Any, task: Task, batch: Batch, described: Mapping[Head, HeadScan]
+) -> dict[Head, HeadScan]:
+    """Heads with what they are called, and on a text what they copy and add to logits."""
+    attention, rows = attention_kinds(model, task, batch), dict(described)
+    for head, row in rows.items():
+        paths = [HeadPath(head, path) for path in row.rule.paths if path.dest != path.src]
+        kind = head_kind(paths, batch) or KINDS.get(kind_by_attention(attention[head]), "")
+        rows[head] = replace(row, attention=attention[head], kind=kind)
+    if isinstance(task, NextTokenTask):
+        tokens = batch.targets[batch.targets >= 0].unique()
+        tokens = tokens[:: math.ceil(len(tokens) / _COPIED)]
+        copied = copy_scores(model, tokens, int(batch.inputs[0, 0]))
+        direct = direct_effects(model, batch)
+        for head, row in rows.items():
+            rows[head] = replace(row, copies=copied[head], direct=direct[head])
+    return rows
 
 
 def _estimates(judge: Judge, mechanisms: dict[Head, Mechanism]) -> dict[Head, float]:
@@ -228,6 +278,19 @@ def _halves(model: Any, task: Task, examples: int, seed: int) -> tuple[Batch, Ba
     # A mean pattern is known up to the longest sequence that it was measured on.
     longer_first = first.inputs.shape[1] >= second.inputs.shape[1]
     return (first, second) if longer_first else (second, first)
+
+
+def _check_amount(task: NextTokenTask) -> None:
+    """Warn of less text than numbers can be trusted of."""
+    if len(task) >= _SEQUENCES and sum(map(len, task.sequences)) >= _TOKENS:
+        return
+    why = "one has no mean over others" if len(task) == 1 else "errors of so few mean little"
+    warnings.warn(
+        f"scan: expected at least {_SEQUENCES} sequences and {_TOKENS} tokens, found "
+        f"{task.description.removeprefix('the next token of ')}: {why}; give more text",
+        InputWarning,
+        stacklevel=3,
+    )
 
 
 class _Joint:

@@ -13,7 +13,7 @@ from retrieval_interp.tasks.errors import InputError
 COMMANDS = {
     "ablate": "find which attention paths of a model do the work",
     "explore": "build circuits by clicking, in a browser",
-    "scan": "say what every head looks at, and which are needed",
+    "scan": "say what every head looks at and writes, and what it costs to lose",
     "why": "say which heads and paths a language model's answer comes from",
     "train": "train a transformer from a preset, or resume a run",
     "bound": "show how many layers the retrieval problem needs",

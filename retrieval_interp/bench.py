@@ -52,7 +52,7 @@ from retrieval_interp.views.attention import attention_view, checked, position_l
 from retrieval_interp.views.page import View, register_displays, render, unbroken
 from retrieval_interp.views.report import render_report, score_drawing, score_parts
 from retrieval_interp.views.score_text import describe, score_table, verdict
-from retrieval_interp.views.tables import terminal_width, wrapped
+from retrieval_interp.views.tables import terminal_width, with_error, wrapped
 from retrieval_interp.views.why_view import why_view
 
 
@@ -286,7 +286,7 @@ class Workbench:
     def state(self) -> str:
         """The loss, how much is replaced or recovered, and whether there is anything to find."""
         _, loss, se, better = self._steps[-1]
-        text = f"{self.task.loss_name} {loss:.4f} +- {se:.4f}"
+        text = f"{self.task.loss_name} {with_error(loss, se)}"
         below = f"{'' if loss < self.tolerance else 'not '}below {self.tolerance:.4g}"
         heads = f"{len(self.circuit.mechanisms)} of {counted(len(self.heads), 'head')}"
         if not self.circuit.mechanisms:

@@ -166,7 +166,7 @@ def run_command_in_process():
 def undocumented():
     """The keys of a command's JSON that docs/commands.md does not have."""
     text = (Path(__file__).parent.parent / "docs/commands.md").read_text()
-    named = set(re.findall(r"\w+", " ".join(re.findall(r"`([^`\n]+)`", text))))
+    named = set(re.findall(r"[\w-]+", " ".join(re.findall(r"`([^`\n]+)`", text))))
 
     def missing(data):
         if isinstance(data, list):

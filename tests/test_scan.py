@@ -8,6 +8,8 @@ import torch
 
 import retrieval_interp as ri
 from retrieval_interp.circuits.circuit import Circuit, Head
+from retrieval_interp.circuits.direct_effect import copy_scores, direct_effects
+from retrieval_interp.circuits.head_kinds import attention_kinds, kind_by_attention
 from retrieval_interp.circuits.hooks import ablated
 from retrieval_interp.circuits.losses import Scorer
 from retrieval_interp.circuits.mechanisms import (
@@ -17,14 +19,33 @@ from retrieval_interp.circuits.mechanisms import (
     PREVIOUS,
     SAME,
     UNIFORM,
+    OneHot,
     Where,
 )
 from retrieval_interp.circuits.scan import describe_heads, scan
 from retrieval_interp.tasks import InputError
 from retrieval_interp.tasks.words.given_texts import NextTokenTask
-from retrieval_interp.views.scan_view import scan_text, scan_to_dict, scan_verdict, scan_view
+from retrieval_interp.views.scan_view import (
+    rule_words,
+    scan_text,
+    scan_to_dict,
+    scan_verdict,
+    scan_view,
+)
+from retrieval_interp.views.tables import to_error, with_error
 from tests.browser import needs_chromium, page_in_chromium
-from tests.oracles import SENTENCE, byte_pairs, hooked_model, naive_outputs, untrained_bridge
+from tests.built_by_hand import built, scores
+from tests.oracles import (
+    FAMILIES,
+    SENTENCE,
+    byte_pairs,
+    hooked_model,
+    naive_outputs,
+    stock_transformer,
+    untrained_bridge,
+)
+
+pytestmark = pytest.mark.filterwarnings("ignore:scan. expected at least 8 sequences")
 
 SEQUENCES = [[1, 2, 3, 1, 2, 4, 5], [6, 7, 6, 7, 8], [3, 3, 3, 9], [2, 9, 4, 2, 9]]
 
@@ -85,15 +106,18 @@ def test_shares_and_means_equal_loops_without_padding(hooked, text):
 def test_losses_of_a_scan_equal_hooks_set_by_hand(hooked, text):
     found = scan(hooked, text)
     batch = text.sample(2, split="test")
-    assert torch.equal(found.batch.inputs, batch.inputs)
+    assert torch.equal(found.batch.inputs, batch.inputs) and not found.circuit.mechanisms
+    intact = text.example_losses(hooked(batch.inputs), batch)
     for row in found.heads:
-        outputs = naive_outputs(hooked, Circuit({row.head: row.rule}, 1), batch)
-        assert row.loss == pytest.approx(float(text.example_losses(outputs, batch).mean()))
+        for mechanism, measured in ((row.rule, row.change), (OneHot(), row.removed)):
+            outputs = naive_outputs(hooked, Circuit({row.head: mechanism}, 1), batch)
+            (a,), (b,) = text.example_losses(outputs, batch) - intact
+            assert measured == pytest.approx((float(a + b) / 2, float(abs(a - b)) / 2), abs=1e-6)
 
 
 def test_a_trained_model_needs_heads_and_an_untrained_one_knows_nothing():
     equations = ri.load_checkpoint("equations")
-    found = scan(equations.model, equations.task, examples=32)
+    found = scan(equations.model, equations.task, examples=32, joint=True)
     assert found.learned and found.finished and found.joint_loss <= found.tolerance
     assert 0 < len(found.circuit.mechanisms) < 6
     # No head could have been replaced by its rule beside the others.
@@ -104,7 +128,7 @@ def test_a_trained_model_needs_heads_and_an_untrained_one_knows_nothing():
     with torch.no_grad():
         for parameter in equations.model.parameters():
             parameter.copy_(torch.randn_like(parameter) / 30)
-    nothing = scan(equations.model, equations.task, examples=8)
+    nothing = scan(equations.model, equations.task, examples=8, joint=True)
     assert not nothing.learned and not nothing.circuit.mechanisms
     assert "The model has not learned the task" in scan_verdict(nothing)
     assert scan_to_dict(nothing)["learned"] is False and math.isnan(nothing.kept)
@@ -112,12 +136,84 @@ def test_a_trained_model_needs_heads_and_an_untrained_one_knows_nothing():
 
 def test_an_induction_head_is_found_by_its_rule_where_roles_overlap():
     repeated = ri.load_checkpoint("repeated")
-    found = scan(repeated.model, repeated.task, examples=32)
+    found = scan(repeated.model, repeated.task, examples=32, joint=True)
     previous, induction = found.heads
     assert induction.rule == AFTER_SAME == induction.replaced and induction.share > 0.5
-    assert induction.loss < found.tolerance < previous.loss and found.kept > 0.95
+    assert (previous.kind, induction.kind) == ("", "induction head")
+    room = found.tolerance - found.intact_loss
+    assert induction.change.loss < room < previous.change.loss and found.kept > 0.95
     hops = ri.load_checkpoint("k-hop")  # some of its roles share a position in some examples
-    assert scan(hops.model, hops.task, examples=32).kept > 0.95
+    assert scan(hops.model, hops.task, examples=32, joint=True).kept > 0.95
+
+
+def theirs(model, batch):
+    """TransformerLens's direct logit attribution of every head, of a model with folded norms."""
+    with torch.no_grad():
+        _, cache = model.run_with_cache(batch.inputs)
+        stack = cache.stack_head_results(layer=-1)
+    attributed, asked = cache.logit_attrs(stack, batch.targets.clamp(min=0)), batch.targets >= 0
+    return ((attributed * asked).sum(-1) / asked.sum(-1)).mean(-1).tolist()
+
+
+GATED = {"normalization_type": "RMS", "gated_mlp": True, "n_key_value_heads": 1}
+ROTARY = {"positional_embedding_type": "rotary", "rotary_dim": 8}
+
+
+@pytest.mark.parametrize("sizes", [{}, {"d_model": 15}, {"attn_only": True}, {**GATED, **ROTARY}])
+def test_direct_effects_are_transformer_lenss(text, sizes):
+    model, folded = hooked_model(**sizes), stock_transformer(**hooked_model(**sizes).cfg.to_dict())
+    folded.load_and_process_state_dict(
+        model.state_dict(), center_writing_weights=False, fold_value_biases=False
+    )
+    found = direct_effects(model, text.whole())
+    assert [effect.loss for effect in found.values()] == pytest.approx(
+        theirs(folded, text.whole()), abs=1e-6
+    )
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_direct_effects_of_a_bridge_are_transformer_lenss(family, text, tmp_path):
+    bridge, folded = (untrained_bridge(family, tmp_path / name) for name in "ab")
+    folded.enable_compatibility_mode(disable_warnings=True)
+    found = direct_effects(bridge, text.whole())
+    assert [effect.loss for effect in found.values()] == pytest.approx(
+        theirs(folded, text.whole()), abs=1e-6
+    )
+
+
+@torch.no_grad()
+def test_a_norm_behind_attention_is_held_as_well(text):
+    """TransformerLens's attribution leaves it out."""
+    model, batch = hooked_model(**GATED, use_normalization_before_and_after=True), text.whole()
+    _, cache = model.run_with_cache(batch.inputs)
+    direction = (model.W_U.T[batch.targets.clamp(min=0)] - model.W_U.mean(1)) * model.ln_final.w
+    direction, asked = direction / cache["ln_final.hook_scale"], batch.targets >= 0
+    found = direct_effects(model, batch)
+    for layer, block in enumerate(model.blocks):
+        bias = block.attn.b_O * block.ln1_post.w / cache[f"blocks.{layer}.ln1_post.hook_scale"]
+        by_heads = ((cache["attn_out", layer] - bias) * direction).sum(-1) * asked
+        summed = sum(effect.loss for head, effect in found.items() if head.layer == layer)
+        assert summed == pytest.approx(float((by_heads.sum(1) / asked.sum(1)).mean()), abs=1e-6)
+
+
+def test_heads_built_by_hand_are_what_they_were_built_as():
+    """One looks back and copies, one rests and writes against, one looks for the same token."""
+    n_ctx, sharp, eye = 12, 200.0, torch.eye(9)
+    previous, sink = torch.zeros(21, 21), torch.zeros(21, 21)
+    previous[9:, 9:], sink[:, 9] = sharp * torch.eye(n_ctx).roll(-1, 1), sharp
+    same = scores(n_ctx, *((token, token, sharp) for token in range(9)))
+    same[9:, 9:] -= sharp / 2 * torch.eye(n_ctx)  # its own position less than earlier ones
+    heads = [(previous, 3 * eye), (sink, -2 * eye), (same, eye.roll(1, 1))]
+    model = built(n_ctx, heads, d_vocab=9, d_out=9)
+    text = NextTokenTask([[8, 1, 2, 1, 2, 1], [8, 5, 5, 6, 6, 5]])
+    kinds = [kind_by_attention(a) for a in attention_kinds(model, text, text.whole()).values()]
+    assert kinds == ["previous", "first", "same"]
+    assert [*copy_scores(model, torch.arange(8), 8).values()] == [1.0, 0.0, 0.0]
+    # The token before comes next in three of five places, and in none. Of 3 a ninth is the mean.
+    ours = direct_effects(model, text.whole())
+    assert ours[Head(0, 0)] == pytest.approx((3 * 3 / 10 - 1 / 3, 0.9), abs=1e-4)
+    # Nowhere does 8 come next.
+    assert ours[Head(0, 1)] == pytest.approx((2 / 9, 0.0), abs=1e-4)
 
 
 def test_text_is_cut_into_windows_of_the_models_tokens(hooked):
@@ -159,19 +255,27 @@ def test_models_that_predict_no_next_token_are_refused_text():
 @pytest.mark.parametrize("by", ["rule", "mean"])
 def test_the_longest_sequences_are_those_on_which_means_are_measured(hooked, by):
     sequences = [[1, 2, 3], [4, 5, 6, 4, 5, 6, 7], [1, 1, 2], [3, 4, 3, 4, 3]]
-    found = scan(hooked, sequences, by=by, tolerance=50.0)
+    found = scan(hooked, sequences, by=by, tolerance=50.0, joint=True)
     assert found.batch.inputs.shape[1] == 3 and len(found.heads) == 4
 
 
 def test_a_mean_of_one_example_is_that_example_and_not_used(hooked):
     two = scan(hooked, [[1, 2, 3, 1, 2, 3], [5, 5, 9, 1]])
     assert all(row.mean_share < 0.99 for row in two.heads)
-    with pytest.warns(ri.InputWarning, match="one example has no mean over others"):
-        alone = scan(hooked, torch.tensor([[1, 2, 3, 1, 2, 3]]), tolerance=50.0)
+    with pytest.warns(ri.InputWarning, match="found 6 tokens in 1 sequence: one has no mean over"):
+        alone = scan(hooked, torch.tensor([[1, 2, 3, 1, 2, 3]]), tolerance=50.0, joint=True)
     assert len(alone.batch) == 1 and scan_to_dict(alone)["heads"][0]["mean_share"] != 1.0
     assert not any(row.replaced == row.mean for row in alone.heads)
     with pytest.raises(InputError, match="more than one example for by='mean', found one"):
         scan(hooked, torch.tensor([[1, 2, 3, 1, 2, 3]]), by="mean")
+
+
+def test_little_text_is_said_to_be_little(hooked):
+    long = [[*range(12)]] * 50
+    scan(hooked, long, time=0.0)  # and enough is not
+    for few in (long[:7], long[:20]):
+        with pytest.warns(ri.InputWarning, match=f"{12 * len(few)} tokens in {len(few)} seq.*more"):
+            scan(hooked, few, time=0.0)
 
 
 def test_a_scan_in_bounded_time(monkeypatch, undocumented):
@@ -181,18 +285,18 @@ def test_a_scan_in_bounded_time(monkeypatch, undocumented):
         """The clock ticks at each look."""
         clock = iter(range(100))
         monkeypatch.setattr("retrieval_interp.circuits.scan.monotonic", clock.__next__)
-        return scan(equations.model, equations.task, examples=16, time=time)
+        return scan(equations.model, equations.task, examples=16, time=time, joint=True)
 
     found = scanned(0.5)
     assert not found.finished and not found.circuit.mechanisms and not found.tried
-    assert all(math.isnan(row.loss) for row in found.heads)
+    assert all(math.isnan(row.change.loss) for row in found.heads)
     assert "none was tried" in scan_verdict(found)
     assert scan_view(found, equations.model).html.count('class="untried"') == 6
     found = scanned(8.5)
     assert not found.finished and 0 < len(found.tried) < 6
-    measured = [row for row in found.heads if not math.isnan(row.loss)]
+    measured = [row for row in found.heads if not math.isnan(row.change.loss)]
     assert len(measured) == 4  # in the first half of the time, not by layer
-    assert [row.head.layer for row in measured if row.loss > 1] == [0, 1, 5]
+    assert [row.head.layer for row in measured if row.change.loss > 1] == [0, 1, 5]
     text = scan_text(found, width=80)
     assert text.count(" not measured ") == 2 and "over before 2 heads could be" in text
     data = json.loads(json.dumps(scan_to_dict(found)))
@@ -203,29 +307,50 @@ def test_a_scan_in_bounded_time(monkeypatch, undocumented):
 
 @pytest.mark.browser
 @needs_chromium
-def test_a_click_on_a_head_shows_its_patterns(tmp_path):
+def test_a_page_shows_heads_sorts_and_filters(tmp_path):
     equations = ri.load_checkpoint("equations")
     found = scan(equations.model, equations.task, examples=16)
     path = scan_view(found, equations.model).save_html(tmp_path / "scan.html")
+    assert path.stat().st_size < 100_000
+    own = equations.model.run_with_cache(found.batch.inputs[:1])[1]["pattern", 3][0, 0]
     with page_in_chromium(viewport={"width": 390, "height": 900}) as (page, left):
         page.goto(path.as_uri())
         assert page.evaluate("document.documentElement.scrollWidth") <= 390
-        chosen, most = page.locator(".patterns b"), max(found.heads, key=lambda row: row.loss)
+        chosen, most = page.locator(".seen b"), max(found.heads, key=lambda row: row.change.loss)
         assert chosen.inner_text() == str(most.head)
         page.locator("button[data-path='L3.H0']").click()
         assert chosen.inner_text() == page.locator("tr.selected td").first.inner_text() == "L3.H0"
-        page.locator(".scan .views canvas, .scan .views svg").first.wait_for(timeout=120_000)
-        page.locator("tr[data-path]", has_text="L5.H0").click()
+        rects = page.locator(".seen rect:not(.frame)").evaluate_all(
+            "all => all.map(r => ['y', 'x', 'fill-opacity'].map(name => +r.getAttribute(name)))"
+        )
+        drawn = torch.zeros_like(own)
+        for dest, src, weight in rects:
+            drawn[int(dest) // 13, int(src) // 13] = weight
+        torch.testing.assert_close(drawn, own, atol=1 / 255, rtol=0)
+        heads = page.locator("tr[data-path]")
+        heads.filter(has_text="L5.H0").click()
         assert chosen.inner_text() == "L5.H0"
+
+        def shown():
+            return [text.split()[0] for text in heads.all_inner_texts() if text]
+
+        by_removed = sorted(found.heads, key=lambda row: -row.removed.loss)
+        page.locator("th", has_text="removed").click()
+        assert shown() == [str(row.head) for row in by_removed]
+        page.locator("th", has_text="head").press("Enter")
+        assert shown() == [f"L{layer}.H0" for layer in range(6)]
+        page.locator("input").fill("l4")
+        assert shown() == ["L4.H0"]
         assert left == [] and page.errors == []
 
 
 def test_logits_that_would_take_much_memory_are_computed_in_parts(hooked, text, monkeypatch):
-    whole = scan(hooked, text)
+    whole = scan(hooked, text, joint=True)
     one_sequence = 13 * 7
     monkeypatch.setattr("retrieval_interp.circuits.hooks.LOGITS", one_sequence)
-    parts = scan(hooked, text)
-    assert [row.loss for row in parts.heads] == pytest.approx([row.loss for row in whole.heads])
+    parts = scan(hooked, text, joint=True)
+    for one, other in zip(parts.heads, whole.heads):
+        assert one.change == pytest.approx(other.change, abs=1e-6)
     assert parts.joint_loss == pytest.approx(whole.joint_loss)
 
 
@@ -241,3 +366,22 @@ def test_a_file_of_text_is_given_as_a_path_and_a_scan_prints_its_table(tmp_path)
         ri.scan(model, str(tmp_path / "text.txt"))
     with pytest.raises(InputError, match=r"none.txt: expected a file of text, found: .*No such"):
         ri.scan(model, tmp_path / "none.txt")
+
+
+def test_numbers_have_the_digits_that_their_error_allows():
+    assert [to_error(0.01234, se) for se in (0.0004, 0.04, 3.0)] == ["+0.0123", "+0.01", "+0"]
+    assert [to_error(-0.00004, 0.001), to_error(0.0123, 0.0)] == ["+0.000", "+0.012"]
+    assert [to_error(0.0, 0.0), to_error(-2.345, math.nan)] == ["+0.0", "-2.3"]
+    assert with_error(0.0008, 0.00003) == "0.00080 +- 0.00003"
+    assert with_error(0.25, 0.01) == "0.2500 +- 0.0100"
+
+
+def test_rules_with_paths_say_what_they_look_at(small):
+    words = [
+        rule_words(row.rule, ())
+        for row in describe_heads(small.model, small.task.sample(64, split="discovery")).values()
+    ]
+    assert words[0] == "s2<-s1 s4<-s3 s6<-s5 and itself" and words[3] == "uniform"
+    many = OneHot(tuple(ri.RolePath(dest, dest + 1) for dest in range(6)))
+    assert rule_words(many, ()) == "s0<-s1 s1<-s2 s2<-s3 s3<-s4 and 2 others"
+    assert rule_words(OneHot((ri.RolePath(1, 1),)), ()) == "itself" and rule_words(None, ()) == "-"

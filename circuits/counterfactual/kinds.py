@@ -4,19 +4,14 @@ import weakref
 from typing import Any
 
 from retrieval_interp.circuits.circuit import Head, RolePath
-from retrieval_interp.circuits.draw.layout import path_kind
-from retrieval_interp.circuits.mechanisms import AFTER_SAME, PREVIOUS, SAME, Mechanism
+from retrieval_interp.circuits.head_kinds import KINDS, path_kind
+from retrieval_interp.circuits.mechanisms import Mechanism
 from retrieval_interp.circuits.models.contract import HookedModel
 from retrieval_interp.circuits.scan import describe_heads
 from retrieval_interp.tasks import Batch, Task
 from retrieval_interp.tasks.words.given_texts import NextTokenTask
 
 MOVER = "mover head"
-_RULES = {
-    "previous-token head": PREVIOUS,
-    "duplicate-token head": SAME,
-    "induction head": AFTER_SAME,
-}
 _TEXT = (
     "The old harbour lies north of the town, where two rivers meet. In 1904 a teacher named Ellen "
     "Brown bought the house by the bridge and turned it into a school. She said that children "
@@ -39,10 +34,10 @@ def head_name(path: RolePath, task: Task, batch: Batch) -> str:
 
 def is_so_on_text(kind: str, head: Head, model: HookedModel, tokenizer: Any) -> bool:
     """Whether the rule of this kind describes the head best on a text that is repeated (`scan`)."""
-    if kind not in _RULES:
+    if kind not in KINDS.values():
         return True
     if model not in _KNOWN:
         text = NextTokenTask.from_text(2 * _TEXT, tokenizer, 256)
         heads = describe_heads(model, text.whole(next(model.parameters()).device))
         _KNOWN[model] = {scanned.head: scanned.rule for scanned in heads.values()}
-    return _KNOWN[model][head] == _RULES[kind]
+    return KINDS.get(_KNOWN[model][head].kind) == kind

@@ -4,12 +4,13 @@ import itertools
 import math
 import textwrap
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from retrieval_interp.circuits.circuit import Circuit, Head, HeadPath, RolePath, interchangeable
+from retrieval_interp.circuits.circuit import Circuit, Head, HeadPath, interchangeable
 from retrieval_interp.circuits.counterfactual.mechanism import Counterfactual
+from retrieval_interp.circuits.head_kinds import head_kind
 from retrieval_interp.circuits.scores.enabling import Enabled
 from retrieval_interp.tasks import Batch, Task, role_name
 
@@ -145,33 +146,6 @@ def role_words(circuit: Circuit, task: Task | None) -> tuple[Sequence[str], Sequ
         return names, names
     own = tuple(task.role_symbols) != tuple(task.role_names)
     return task.role_labels, task.role_symbols if own else task.role_labels
-
-
-def head_kind(paths: Collection[HeadPath], batch: Batch) -> str:
-    """What a head is commonly called whose paths do the same on every chain, or nothing.
-
-    They lead to the position before (`previous-token head`), to an earlier position with the same
-    token (`duplicate-token head`), or to the one after such a position (`induction head`).
-    """
-    kinds = {path_kind(path.path, batch) for path in paths}
-    return kinds.pop() if len(kinds) == 1 else ""
-
-
-def path_kind(path: RolePath, batch: Batch) -> str:
-    both = batch.roles[:, :, path.dest], batch.roles[:, :, path.src]
-    there = (both[0] >= 0) & (both[1] >= 0)
-    example, (dest, src) = there.nonzero()[:, 0], (place[there] for place in both)
-    if not len(dest) or bool((src >= dest).any()):
-        return ""
-    if bool((dest - src == 1).all()):
-        # In one layout any two neighbours stand so.
-        return "previous-token head" if len({*dest.tolist()}) > 1 else ""
-    if batch.tokens is None:
-        return ""
-    asked, found, before = (batch.tokens[example, place] for place in (dest, src, src - 1))
-    if bool((asked == found).all()):
-        return "duplicate-token head"
-    return "induction head" if bool(((src > 0) & (asked == before)).all()) else ""
 
 
 def row_labels(

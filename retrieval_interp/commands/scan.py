@@ -1,4 +1,4 @@
-"""What each head looks at, and which heads rules replace: `retrieval-interp scan --model small`."""
+"""What each head looks at, writes and is worth: `retrieval-interp scan --model small`."""
 
 import shlex
 import sys
@@ -18,22 +18,25 @@ from retrieval_interp.views.tables import terminal_width
 
 @dataclass(frozen=True)
 class ScanOptions(command.MeasuringOptions):
-    """Say what each head looks at, and which heads rules can replace together.
+    """Say what each head looks at and writes, and what replacing or removing it costs.
 
     Attributes:
         model: a shipped checkpoint, a checkpoint file, a run folder, the folder of a Hugging Face
             model, `smollm2` or `gemma3`, hf:NAME of Hugging Face's hub, or your own, FILE.py:NAME.
         text: a file of text, cut into windows of 128 tokens; by default the task of the checkpoint.
         task: a task of your own, FILE.py:NAME.
+        joint: also look for the joint circuit: the heads that rules can replace together. With
+            --time, half of it goes there.
         tolerance: loss that the joint circuit stays below; by default the task's, or what keeps 95%
             of what the model knows.
-        save_circuit: write the joint circuit to this file.
+        save_circuit: look for the joint circuit, and write it to this file.
     """
 
     model: Annotated[str, "--model", "--ckpt"] = "small"
     text: Path | None = None
     task: str | None = None
     examples: int = 128
+    joint: bool = False
     tolerance: float | None = None
     save_circuit: Path | None = None
 
@@ -61,6 +64,7 @@ def main(argv: Sequence[str], prog: str = "retrieval-interp scan") -> None:
             "tokenizer; leave it out to scan the model on its own task"
         )
     how = {name: getattr(options, name) for name in ("examples", "seed", "tolerance", "time")}
+    how["joint"] = options.joint or options.save_circuit is not None
     found = ri.scan(model, task if text is None else text, progress=_told, **how)
     record = {"model": options.model, **provenance(f"{prog} {shlex.join(argv)}")}
     if options.json is not None:

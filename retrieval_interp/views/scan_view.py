@@ -1,5 +1,6 @@
 """A scan as rows, from which come its table of text, its page and JSON."""
 
+import base64
 import math
 import uuid
 from collections import Counter
@@ -8,19 +9,17 @@ from typing import Any
 
 import torch
 
-from retrieval_interp.circuits import HeadPath
-from retrieval_interp.circuits.draw.layout import head_kind
-from retrieval_interp.circuits.hooks import is_causal, where_by_layer
+from retrieval_interp.circuits.hooks import is_causal
+from retrieval_interp.circuits.losses import Measured
 from retrieval_interp.circuits.mechanisms import Mechanism
 from retrieval_interp.circuits.scan import HeadScan, Scan
 from retrieval_interp.circuits.tolerance import is_better, unlearned_text
 from retrieval_interp.tasks.shown import counted
-from retrieval_interp.views.attention import patterns_on, position_labels, thousandths
+from retrieval_interp.views.attention import patterns_on, position_labels
 from retrieval_interp.views.page import View, record_rows, render
 from retrieval_interp.views.score_text import mechanism_words
-from retrieval_interp.views.tables import text_table, wrapped
+from retrieval_interp.views.tables import text_table, to_error, wrapped
 
-_CALLED = {"previous": "previous-token", "same": "duplicate-token", "after-same": "induction"}
 COLORS = {  # of rules, by kind
     "uniform": "#9aa0a6",
     "identity": "#72b7b2",
@@ -33,80 +32,104 @@ COLORS = {  # of rules, by kind
 }
 OTHER_RULES = "#9aa0a6"
 MOST_ROWS = 30
-MOST_POSITIONS = 48  # of patterns; longer ones make the page large
-HEADER = ("head", "rule", "share", "mean", "loss alone", "change", "together")
-NOTE = (
-    "rule: what covers most of the head's attention; the rest may still be what matters. "
-    "share: how much of that attention the rule covers; mean: how much its mean pattern on other "
-    "examples covers. "
-    "loss alone, change: when the rule takes the head's place. "
-    "together: what replaces it in the joint circuit; a dash means that no trial could replace it."
-)
+MOST_PATHS = 4  # of a rule that are named
+MOST_POSITIONS = 48  # of patterns on the page, ...
+MOST_WEIGHTS = 700_000  # ... or fewer, if there are many heads
+COLUMNS = {  # of the table, and what they hold
+    "head": "",
+    "looks at": "the rule that covers most of its attention; the rest may still be what matters",
+    "share": "how much of its attention the rule covers",
+    "kind": "what such a head is commonly called, by where at least 0.4 of its attention goes",
+    "copies": "share of the text's tokens whose own logit its OV circuit raises most",
+    "direct": "what it adds by itself to the logit of the next token",
+    "replaced": "what the rule in its place adds to the loss",
+    "removed": "what is added if it writes nothing",
+    "together": "what replaces it in the joint circuit; a dash: no trial could replace it",
+}
+NUMBERS = {"share", "copies", "direct", "replaced", "removed"}
+CLASSES = {"looks at": "words", "together": "words"}
 
 
-def _name(mechanism: Mechanism | None, names: Sequence[str], most: int) -> str:
-    """A rule in a word or two; of more than so many, paths are counted."""
+def rule_words(mechanism: Mechanism | None, names: Sequence[str]) -> str:
+    """A rule in a few words: of paths those between roles, and whether others stay at home."""
     if mechanism is None:
         return "-"
-    many = mechanism.follows_paths and len(mechanism.paths) > most
-    return f"{len(mechanism.paths)} paths" if many else mechanism.text(names)
+    if not mechanism.follows_paths:
+        return mechanism.text(names)
+    between = [path.text(names) for path in mechanism.paths if path.dest != path.src]
+    count = len(between) - MOST_PATHS
+    shown = [*between[:MOST_PATHS], *([f"and {counted(count, 'other')}"] if count > 0 else [])]
+    itself = len(between) < len(mechanism.paths)
+    return " ".join([*shown, *(["and itself" if shown else "itself"] if itself else [])])
 
 
-def _called(row: HeadScan, scan: Scan, most: int) -> str:
-    """A head's rule, and what a head of such a rule or such paths is called."""
-    name, paths = _name(row.rule, scan.circuit.role_names, most), row.rule.paths
-    called = head_kind([HeadPath(row.head, path) for path in paths], scan.batch)
-    called = f"{_CALLED[row.rule.kind]} head" if row.rule.kind in _CALLED else called
-    return f"{name}, {called}" if called else name
+def scan_cells(scan: Scan) -> tuple[list[str], list[list[str]]]:
+    """The table's header and cells, without columns that say nothing of this model.
 
-
-def scan_cells(scan: Scan, most: int = 2) -> list[list[str]]:
-    """The cells of the table under `HEADER`; heads that cost most when replaced alone first.
-
-    Those that were not measured come last.
-
-    Where a rule has more than `most` paths, they are counted.
+    Heads that cost most when replaced alone come first, those that were not measured last.
     """
-    names, intact = scan.circuit.role_names, scan.intact_loss
+    names = scan.circuit.role_names
 
-    def text(value: float, form: str) -> str:
-        return "" if math.isnan(value) else f"{value:{form}}"
+    def share(value: float) -> str:
+        return "" if math.isnan(value) else f"{value:.2f}"
 
-    def together(row: HeadScan) -> str:
-        return _name(row.replaced, names, most) if row.head in scan.tried else "not tried"
+    def measured(value: Measured, missing: str = "") -> str:
+        return missing if math.isnan(value.loss) else to_error(*value)
 
-    return [
-        [
-            str(row.head),
-            _called(row, scan, most),
-            f"{row.share:.2f}",
-            text(row.mean_share, ".2f"),
-            text(row.loss, ".4f") or "not measured",
-            text(row.loss - intact, "+.4f"),
-            together(row),
-        ]
-        for row in sorted(scan.heads, key=lambda row: (math.isnan(row.loss), -row.loss))
-    ]
+    def cells(row: HeadScan) -> dict[str, str]:
+        together = rule_words(row.replaced, names) if row.head in scan.tried else "not tried"
+        return {
+            "head": str(row.head),
+            "looks at": rule_words(row.rule, names),
+            "share": share(row.share),
+            "kind": row.kind.removesuffix(" head"),
+            "copies": share(row.copies),
+            "direct": measured(row.direct),
+            "replaced": measured(row.change, "not measured"),
+            "removed": measured(row.removed),
+            "together": together if scan.joint else "",
+        }
+
+    rows = [cells(row) for row in sorted(scan.heads, key=_by_cost)]
+    header = [name for name in COLUMNS if any(row[name] for row in rows)]
+    return header, [[row[name] for name in header] for row in rows]
+
+
+def _by_cost(row: HeadScan) -> tuple[bool, float]:
+    return math.isnan(row.change.loss), -row.change.loss
+
+
+def scan_note(header: Sequence[str]) -> str:
+    """What the columns hold."""
+    said = [f"{name}: {COLUMNS[name]}." for name in header if COLUMNS[name]]
+    return " ".join([*said, "Numbers have the digits that their standard error allows."])
 
 
 def scan_to_dict(scan: Scan) -> dict[str, Any]:
     """All numbers as JSON data; mean patterns are left out."""
-    keys = "intact_loss uninformed_loss uninformed learned tolerance joint_loss kept joint_se"
+    keys = "intact_loss uninformed_loss uninformed learned joint tolerance joint_loss joint_se kept"
     names = scan.circuit.role_names
+
+    def with_error(name: str, value: Measured) -> dict[str, float]:
+        return {name: value.loss, f"{name}_se": value.se}
+
     heads = [
         {
             **row.head._asdict(),
             "rule": row.rule.text(names),
-            **{key: getattr(row, key) for key in ("share", "mean_share", "loss")},
-            "change": row.loss - scan.intact_loss,
-            "measured": not math.isnan(row.loss),
+            **{key: getattr(row, key) for key in ("share", "mean_share", "kind", "copies")},
+            "attention": dict(row.attention),
+            **with_error("direct", row.direct),
+            **with_error("change", row.change),
+            **with_error("removed", row.removed),
+            "measured": not math.isnan(row.change.loss),
             "tried": row.head in scan.tried,
             "replaced": row.replaced and row.replaced.text(names),
         }
         for row in scan.heads
     ]
     return {
-        "schema": "retrieval-interp/scan/1",
+        "schema": "retrieval-interp/scan/2",
         "task": scan.task.to_dict(),
         "description": scan.task.description,
         "examples": len(scan.batch),
@@ -117,55 +140,74 @@ def scan_to_dict(scan: Scan) -> dict[str, Any]:
 
 
 def scan_verdict(scan: Scan) -> str:
-    """What the joint circuit shows, in sentences."""
-    loss, count, heads = scan.task.loss_name, len(scan.circuit.mechanisms), len(scan.heads)
-    nothing = f"{scan.uninformed_loss:.4f} ({scan.uninformed})"
+    """What heads cost alone, and what the joint circuit shows, in sentences."""
+    loss, heads = scan.task.loss_name, len(scan.heads)
     if not scan.learned:
         known = unlearned_text(scan.intact_loss, scan.uninformed_loss, scan.uninformed, loss)
         return f"{known} There is nothing that heads could keep."
-    known = f"intact {scan.intact_loss:.4f}, knowing nothing {nothing}"
-    limit = f"(limit {scan.tolerance:.4f})"
-    replaced = [row.replaced for row in scan.heads if row.replaced is not None]
-    kinds = Counter("with paths" if each.follows_paths else each.kind for each in replaced)
-    tried = f"of {counted(len(scan.tried), 'head')} tried, none" if scan.tried else "none was tried"
-    said = [f"No head is replaced ({tried}): {known} {limit}."]
-    if count:
-        by = ", ".join(f"{number} {name}" for name, number in kinds.most_common(6))
-        together = f"{count} of {counted(heads, 'head')} can be replaced together ({by})"
-        kept = f"{scan.kept:.1%} of what the model knows is kept {limit}"
-        said = [f"{together}: {loss} {scan.joint_loss:.4f}, {known}; {kept}."]
-    stake = scan.uninformed_loss - scan.intact_loss
-    by_rule = [row for row in scan.heads if row.replaced == row.rule]
-    costly = [row for row in by_rule if row.loss > scan.joint_loss + stake / 10]
-    if costly:
-        one = max(costly, key=lambda row: row.loss)
+    nothing = f"knowing nothing {scan.uninformed_loss:.4f} ({scan.uninformed})"
+    clauses = []
+    for how, name in (("replaced by their rule", "change"), ("removed", "removed")):
+        costs = {row.head: getattr(row, name) for row in scan.heads}
+        clear = [head for head, cost in costs.items() if cost.loss > 2 * cost.se]
+        if clear:
+            most = max(clear, key=lambda head: costs[head].loss)
+            clauses.append(f"{how}, {len(clear)} (most {most}: {to_error(*costs[most])})")
+    said = [f"The {loss} is {scan.intact_loss:.4f}, {nothing}."]
+    if clauses:
         said.append(
-            f"{one.head} replaced alone costs {one.loss - scan.intact_loss:+.2f}, but not here: it "
-            "helps others find where to attend (it enables), and their rules know that already."
+            f"Of {counted(heads, 'head')} one at a time clearly raise it {'; '.join(clauses)}."
         )
-    if is_better(scan.joint_loss, scan.joint_se, scan.intact_loss, scan.uninformed_loss):
-        said.append("The joint circuit beats the intact model, so it is not what the model does.")
-    unmeasured = sum(math.isnan(row.loss) for row in scan.heads)
+    said += _joint_sentences(scan) if scan.joint else []
+    unmeasured = sum(math.isnan(row.change.loss) for row in scan.heads)
     if unmeasured:
         said.append(
             f"The time was over before {counted(unmeasured, 'head')} could be replaced alone, "
             "those that are estimated to matter least: what they cost is not known."
         )
+    return " ".join(said)
+
+
+def _joint_sentences(scan: Scan) -> list[str]:
+    """What the joint circuit shows."""
+    loss, count, heads = scan.task.loss_name, len(scan.circuit.mechanisms), len(scan.heads)
+    limit = f"(limit {scan.tolerance:.4f})"
+    replaced = [row.replaced for row in scan.heads if row.replaced is not None]
+    kinds = Counter("with paths" if rule.follows_paths else rule.kind for rule in replaced)
+    tried = f"of {counted(len(scan.tried), 'head')} tried, none" if scan.tried else "none was tried"
+    said = [f"No head is replaced ({tried}) {limit}."]
+    if count:
+        by = ", ".join(f"{number} {name}" for name, number in kinds.most_common(6))
+        together = f"{count} of {counted(heads, 'head')} can be replaced together ({by})"
+        kept = f"{scan.kept:.1%} of what the model knows is kept {limit}"
+        said = [f"{together}: {loss} {scan.joint_loss:.4f}; {kept}."]
+    stake, lost = scan.uninformed_loss - scan.intact_loss, scan.joint_loss - scan.intact_loss
+    by_rule = [row for row in scan.heads if row.replaced == row.rule]
+    costly = [row for row in by_rule if row.change.loss > lost + stake / 10]
+    if costly:
+        row = max(costly, key=lambda row: row.change.loss)
+        said.append(
+            f"{row.head} replaced alone costs {to_error(*row.change)}, but not here: it helps "
+            "others find where to attend (it enables), and their rules know that already."
+        )
+    if is_better(scan.joint_loss, scan.joint_se, scan.intact_loss, scan.uninformed_loss):
+        said.append("The joint circuit beats the intact model, so it is not what the model does.")
     if untried := heads - len(scan.tried):
         why = "several in a row could not be replaced" if scan.finished else "the time was over"
         said.append(f"In the joint circuit {counted(untried, 'head')} stayed untried, as {why}.")
-    return " ".join(said)
+    return said
 
 
 def scan_text(scan: Scan, width: int | None = None) -> str:
     """The table of heads, those that cost most alone first, and the verdict."""
-    cells = scan_cells(scan)
-    lines = text_table(HEADER, cells[:MOST_ROWS], right=range(2, 6), width=width)
+    header, cells = scan_cells(scan)
+    numbers = [n for n, name in enumerate(header) if name in NUMBERS]
+    lines = text_table(header, cells[:MOST_ROWS], right=numbers, width=width)
     hidden = ["not measured" in row for row in cells[MOST_ROWS:]]
     for what, count in (("cost less", hidden.count(False)), ("were not measured", sum(hidden))):
         if count:
             lines.append(f"... and {counted(count, 'head')} that {what}")
-    for text in (NOTE, scan_verdict(scan)):
+    for text in (scan_note(header), scan_verdict(scan)):
         lines += ["", *wrapped(text, width)]
     return "\n".join(lines)
 
@@ -173,39 +215,66 @@ def scan_text(scan: Scan, width: int | None = None) -> str:
 def scan_view(scan: Scan, model: Any, record: Mapping[str, Any] | None = None) -> View:
     """A scan as a page or in a notebook; `record` says how it was made.
 
-    A heat map has a cell per head, coloured by its rule, framed where the head has to stay and
-    dashed where that was not tried; a
-    click on a cell or a row shows the head's mean pattern, and its attention on the first example.
+    A table of layers by heads has what the rule in a head's place costs: colours are those of
+    rules, the stronger the more it costs. With a joint circuit, heads that have to stay are framed,
+    dashed where that was not tried. A click on a head, there or in the table that sorts and
+    filters, shows its attention on the first example.
     """
     some = scan.batch[:1]
     patterns = torch.stack([layer[0] for layer in patterns_on(model, some)])
-    size, where = patterns.shape[-1], where_by_layer(model, some)
-    shown = min(MOST_POSITIONS, int(some.roles.max()) + 1, size)
-    # A mean by role is drawn as it falls on this example.
-    rules = [row.rule for row in scan.heads]
-    means = [row.mean.pattern(where[row.head.layer])[0] for row in scan.heads]
-    both = {row.head: (mean, patterns[row.head]) for row, mean in zip(scan.heads, means)}
+    fitting = math.isqrt(2 * MOST_WEIGHTS // len(scan.heads))
+    shown = min(MOST_POSITIONS, fitting, int(some.roles.max()) + 1, patterns.shape[-1])
+    causal = is_causal(model, some)
+    weights = patterns[:, :, :shown, :shown].mul(255).round().byte()
+    drawn = torch.ones(shown, shown).bool()
+    packed = weights[:, :, drawn.tril() if causal else drawn]  # [layer head weight]
+    highest = max((row.change.loss for row in scan.heads), default=0.0)
+
+    def strength(row: HeadScan) -> int:
+        cost = row.change.loss / highest if highest > 0 else 0.0
+        return 8 + round(62 * max(0.0, cost) ** 0.5) if cost == cost else 0
+
+    names, (header, rows) = scan.circuit.role_names, scan_cells(scan)
     html = render(
         "scan.html",
-        colors=COLORS,
-        other_rules=OTHER_RULES,
         name=f"scan-{uuid.uuid4().hex[:12]}",
         verdict=scan_verdict(scan),
         scan=scan,
-        across=patterns.shape[1],
-        legend={"paths" if rule.paths else rule.kind: rule for rule in rules}.items(),
-        mechanism_words=mechanism_words,
-        rules=rules,
-        header=HEADER,
-        rows=scan_cells(scan, most=1000),
+        layers=[
+            [
+                {
+                    "row": row,
+                    "cost": "" if math.isnan(row.change.loss) else to_error(*row.change),
+                    "color": COLORS.get(row.rule.kind, OTHER_RULES),
+                    "strength": strength(row),
+                    "title": f"{row.head}: {rule_words(row.rule, names)} {row.kind}",
+                }
+                for row in scan.heads[start : start + model.cfg.n_heads]
+            ]
+            for start in range(0, len(scan.heads), model.cfg.n_heads)
+        ],
+        legend={
+            "paths" if row.rule.paths else row.rule.kind: (
+                COLORS.get(row.rule.kind, OTHER_RULES),
+                mechanism_words([row.rule]),
+            )
+            for row in scan.heads
+        },
+        mechanism_words=mechanism_words(row.rule for row in scan.heads),
+        header=header,
+        classes=["number" if name in NUMBERS else CLASSES.get(name, "nowrap") for name in header],
+        rows=rows,
         record=record_rows({**(record or {}), "examples": f"{len(scan.batch)}"}),
-        note=NOTE,
+        note=scan_note(header),
         data={
             "tokens": position_labels(model, scan.task, some, 0)[:shown],
-            "causal": is_causal(model, some),
+            "causal": causal,
             "heads": {
-                str(head): [thousandths(each[:shown, :shown]) for each in two]
-                for head, two in both.items()
+                str(row.head): {
+                    "weights": base64.b64encode(bytes(of_head.tolist())).decode(),
+                    "about": ", ".join(f"{k} {v:.2f}" for k, v in row.attention.items() if v == v),
+                }
+                for row, of_head in zip(scan.heads, packed.flatten(0, 1))
             },
         },
     )

@@ -15,7 +15,7 @@ from retrieval_interp.config import ModelConfig
 from retrieval_interp.reproduce.paper import FIRST_LAYER, PATHS, SUFFICIENT, range_text
 from retrieval_interp.tasks import RetrievalTask, Task
 from retrieval_interp.tasks.shown import counted, listed
-from retrieval_interp.views.tables import text_table, wrapped
+from retrieval_interp.views.tables import text_table, with_error, wrapped
 
 Row = dict[str, Any]
 
@@ -201,10 +201,10 @@ def loss_lines(score: CircuitScore) -> tuple[str, str]:
     if math.isfinite(score.kept):
         nothing = f"knowing nothing: {score.uninformed_loss:.4f}, {score.uninformed}"
         kept = f", {score.kept:.1%} of what was learned ({nothing})"
-    baseline = f"{score.baseline_loss:.4f} +- {score.baseline_se:.4f}"
-    combined = f"{score.combined_loss:.4f} +- {score.combined_se:.4f}{kept}"
+    baseline = with_error(score.baseline_loss, score.baseline_se)
+    combined = with_error(score.combined_loss, score.combined_se)
     baseline = f"baseline {loss} (nothing replaced)  {baseline}"
-    return baseline, f"combined {loss} (all of them replaced)  {combined}"
+    return baseline, f"combined {loss} (all of them replaced)  {combined}{kept}"
 
 
 def score_table(score: CircuitScore, task: Task | None = None, width: int | None = None) -> str:

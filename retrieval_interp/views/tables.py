@@ -29,6 +29,26 @@ def wrapped(text: str, width: int | None, hanging: int = 0) -> list[str]:
     return [part for line in text.splitlines() for part in wrapper.wrap(line) or [""]]
 
 
+def to_error(value: float, se: float) -> str:
+    """A signed number with the digits that its standard error allows, up to the error's first.
+
+    Without an error it has the first two that are not zero.
+    """
+    digits = _digits(se if se > 0 else abs(value) / 10)
+    return f"{round(value, digits) + 0.0:+.{digits}f}"
+
+
+def with_error(loss: float, se: float) -> str:
+    """A loss and its standard error, with four digits, or more if the error would be zero."""
+    digits = max(4, _digits(se))
+    return f"{loss:.{digits}f} +- {se:.{digits}f}"
+
+
+def _digits(error: float) -> int:
+    """How many digits behind the point a number has up to the first of its error."""
+    return max(0, -math.floor(math.log10(error))) if error > 0 else 1
+
+
 def text_table(
     header: Sequence[str],
     rows: Sequence[Sequence[str]],

@@ -1,0 +1,106 @@
+"""What a head is commonly called, by its paths or by where it looks on a text.
+
+On a text a head is called after the kind of positions that get at least 0.4 of its attention, as in
+the detectors of ARENA's chapter on interpretability: the mean over the positions that see one.
+First positions, where most heads rest, only count if no other kind does. Duplicate-token and
+induction heads are told on random tokens that are repeated (Olsson et al. 2022), since in a text
+what followed before is often not what follows.
+"""
+
+from collections.abc import Collection, Mapping
+
+import torch
+
+from retrieval_interp.circuits.circuit import Head, HeadPath, RolePath
+from retrieval_interp.circuits.hooks import heads_of
+from retrieval_interp.circuits.means import Targets, attention_to
+from retrieval_interp.circuits.mechanisms import AFTER_SAME, FIRST, PREVIOUS, SAME, Where
+from retrieval_interp.circuits.models.contract import HookedModel
+from retrieval_interp.tasks import Batch, Task
+from retrieval_interp.tasks.words.given_texts import NextTokenTask
+
+KINDS = {
+    "previous": "previous-token head",
+    "same": "duplicate-token head",
+    "after-same": "induction head",
+    "delimiter": "delimiter head",
+    "first": "first-token head",
+}
+"""The usual names, by the kind of rule that such a head follows."""
+_ENOUGH = 0.4  # mean attention to a kind of positions
+_REPEATED = 8, 32  # sequences of random tokens, and how many are repeated in each
+
+
+def head_kind(paths: Collection[HeadPath], batch: Batch) -> str:
+    """What a head is called whose paths do the same on every chain, or nothing.
+
+    They lead to the position before (`previous-token head`), to an earlier position with the same
+    token (`duplicate-token head`), or to the one after such a position (`induction head`).
+    """
+    kinds = {path_kind(path.path, batch) for path in paths}
+    return kinds.pop() if len(kinds) == 1 else ""
+
+
+def path_kind(path: RolePath, batch: Batch) -> str:
+    """What a head with this path is called, or nothing."""
+    both = batch.roles[:, :, path.dest], batch.roles[:, :, path.src]
+    there = (both[0] >= 0) & (both[1] >= 0)
+    example, (dest, src) = there.nonzero()[:, 0], (place[there] for place in both)
+    if not len(dest) or bool((src >= dest).any()):
+        return ""
+    if bool((dest - src == 1).all()):
+        # In one layout any two neighbours stand so.
+        return KINDS["previous"] if len({*dest.tolist()}) > 1 else ""
+    if batch.tokens is None:
+        return ""
+    asked, found, before = (batch.tokens[example, place] for place in (dest, src, src - 1))
+    if bool((asked == found).all()):
+        return KINDS["same"]
+    return KINDS["after-same"] if bool(((src > 0) & (asked == before)).all()) else ""
+
+
+def kind_by_attention(attention: Mapping[str, float]) -> str:
+    """The key of `KINDS` that a head's attention (`attention_kinds`) says, or nothing."""
+    enough = {kind: mean for kind, mean in attention.items() if mean >= _ENOUGH}
+    return max(enough, key=lambda kind: (kind != "first", enough[kind]), default="")
+
+
+def attention_kinds(model: HookedModel, task: Task, batch: Batch) -> dict[Head, dict[str, float]]:
+    """Every head's mean attention to the positions of each kind, by the keys of `KINDS`.
+
+    `same` and `after-same` are left out where inputs are vectors, and `delimiter`, a token without
+    a letter or digit, where there is no tokenizer. NaN where no position sees any.
+    """
+    measured: dict[str, tuple[Batch, Targets]] = {
+        "first": (batch, FIRST.targets),
+        "previous": (batch, PREVIOUS.targets),
+    }
+    if batch.tokens is not None:
+        twice = _repeated(model, batch) if isinstance(task, NextTokenTask) else batch
+        measured |= {rule.kind: (twice, rule.targets) for rule in (SAME, AFTER_SAME)}
+    if isinstance(task, NextTokenTask) and task.tokenizer is not None:
+        words = {token: task.tokenizer.decode([token]) for token in batch.inputs.unique().tolist()}
+        cuts = [token for token, word in words.items() if not any(map(str.isalnum, word))]
+
+        def delimiters(where: Where) -> torch.Tensor:
+            assert where.tokens is not None
+            there = torch.isin(where.tokens, torch.tensor(cuts).to(where.tokens))
+            return (there & (torch.arange(where.n_positions).to(there.device) > 0))[:, None]
+
+        measured["delimiter"] = batch, delimiters
+    kinds: dict[Head, dict[str, float]] = {head: {} for head in heads_of(model)}
+    for some in {id(on): on for on, _ in measured.values()}.values():
+        there = {kind: targets for kind, (on, targets) in measured.items() if on is some}
+        means = attention_to(model, some, list(there.values()))
+        for head, scores in kinds.items():
+            scores |= dict(zip(there, means[:, head.layer, head.head].tolist()))
+    return kinds
+
+
+def _repeated(model: HookedModel, batch: Batch) -> Batch:
+    """Sequences of random tokens, each repeated once, behind what the first text begins with."""
+    count, length = _REPEATED[0], min(_REPEATED[1], (model.cfg.n_ctx - 1) // 2)
+    draw = torch.Generator().manual_seed(0)
+    halves = torch.randint(model.cfg.d_vocab, (count, length), generator=draw).tolist()
+    first = int(batch.inputs[0, 0])
+    return NextTokenTask([[first, *half, *half] for half in halves]).whole(batch.inputs.device)
