@@ -4,7 +4,8 @@
     python benchmarks/head_detector.py --model smollm2 --by mean
 
 head_detector multiplies a head's pattern by one for previous-token, duplicate-token and induction
-heads, and divides by all attention. `ri.scan` replaces the head by its rule and measures the loss.
+heads, and divides by all attention. `ri.scan` replaces the head by its rule and measures the loss;
+with `--by mean`, its mean pattern takes its place.
 SmolLM2 reads random tokens, twice. The table has the heads whose replacement costs most.
 """
 
@@ -18,6 +19,7 @@ from transformer_lens import head_detector
 
 import retrieval_interp as ri
 from retrieval_interp.circuits.hooks import heads_of
+from retrieval_interp.circuits.means import position_means
 
 DETECTED: dict[str, Callable[..., Any]] = {
     "previous": head_detector.get_previous_token_head_detection_pattern,
@@ -60,16 +62,22 @@ def twice(model: Any) -> list[list[int]]:
 def main(options: argparse.Namespace) -> Rows:
     """One row per head, those whose replacement costs most first."""
     model, task = load_model(options.model, "cpu")
-    how = {"by": options.by, "examples": options.examples, "progress": ri.progress_bar}
+    how = {"examples": options.examples, "progress": ri.progress_bar}
     found = ri.scan(model, task or twice(model), **how)
+    changes = {row.head: row.change.loss for row in found.heads}
+    if options.by == "mean":
+        score, empty = ri.Scorer(model, found.task, found.batch), ri.Circuit.empty(found.task)
+        for head, mean in position_means(model, found.task.sample(len(found.batch))).items():
+            changes[head] = score.loss(empty.replace(head, mean)) - found.intact_loss
     scores = detected(model, found.batch[:4])
     table: Rows = []
-    for row in sorted(found.heads, key=lambda row: -row.change.loss):
+    for row in sorted(found.heads, key=lambda row: -changes[row.head]):
         kind = max(scores, key=lambda kind: scores[kind][row.head])
-        known = row.change.loss / (found.uninformed_loss - found.intact_loss)
+        change = changes[row.head]
+        known = change / (found.uninformed_loss - found.intact_loss)
         of_head = {"head": str(row.head), "detected": kind, "score": scores[kind][row.head]}
         of_rule = {"rule": str(row.rule), "share": row.share}
-        table.append(of_head | of_rule | {"change": row.change.loss, "of_knowledge": known})
+        table.append(of_head | of_rule | {"change": change, "of_knowledge": known})
     return table
 
 

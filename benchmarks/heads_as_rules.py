@@ -21,6 +21,7 @@ from measure import Rows, benchmark, load_model, rank_correlation
 import retrieval_interp as ri
 from retrieval_interp.circuits import Circuit, Scorer
 from retrieval_interp.circuits.losses import standard_error
+from retrieval_interp.circuits.means import position_means
 from retrieval_interp.circuits.mechanisms import IDENTITY, RULES, UNIFORM, Mechanism, OneHot
 from retrieval_interp.circuits.scan import next_token_task
 
@@ -81,7 +82,7 @@ def main(options: argparse.Namespace) -> Rows:
         "zero": dict.fromkeys(rule, OneHot()),
         "uniform": dict.fromkeys(rule, UNIFORM),
         "wrong": {head: draw.choice([r for r in known if r != own]) for head, own in rule.items()},
-        "mean": {row.head: row.mean for row in found.heads},
+        "mean": position_means(model, found.task.sample(options.decide)),
     }
     alike = sorted(found.heads, key=lambda row: -row.share)
     orders = {"cause": sorted(rule, key=cost.__getitem__), "resemblance": [r.head for r in alike]}

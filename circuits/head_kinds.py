@@ -71,13 +71,9 @@ def attention_kinds(model: HookedModel, task: Task, batch: Batch) -> dict[Head, 
     `same` and `after-same` are left out where inputs are vectors, and `delimiter`, a token without
     a letter or digit, where there is no tokenizer. NaN where no position sees any.
     """
-    measured: dict[str, tuple[Batch, Targets]] = {
-        "first": (batch, FIRST.targets),
-        "previous": (batch, PREVIOUS.targets),
-    }
-    if batch.tokens is not None:
-        twice = _repeated(model, batch) if isinstance(task, NextTokenTask) else batch
-        measured |= {rule.kind: (twice, rule.targets) for rule in (SAME, AFTER_SAME)}
+    on_text: dict[str, Targets] = {rule.kind: rule.targets for rule in (FIRST, PREVIOUS)}
+    again = {rule.kind: rule.targets for rule in (SAME, AFTER_SAME) if batch.tokens is not None}
+    twice = _repeated(model, batch) if isinstance(task, NextTokenTask) else batch
     if isinstance(task, NextTokenTask) and task.tokenizer is not None:
         words = {token: task.tokenizer.decode([token]) for token in batch.inputs.unique().tolist()}
         cuts = [token for token, word in words.items() if not any(map(str.isalnum, word))]
@@ -87,14 +83,11 @@ def attention_kinds(model: HookedModel, task: Task, batch: Batch) -> dict[Head, 
             there = torch.isin(where.tokens, torch.tensor(cuts).to(where.tokens))
             return (there & (torch.arange(where.n_positions).to(there.device) > 0))[:, None]
 
-        measured["delimiter"] = batch, delimiters
-    kinds: dict[Head, dict[str, float]] = {head: {} for head in heads_of(model)}
-    for some in {id(on): on for on, _ in measured.values()}.values():
-        there = {kind: targets for kind, (on, targets) in measured.items() if on is some}
-        means = attention_to(model, some, list(there.values()))
-        for head, scores in kinds.items():
-            scores |= dict(zip(there, means[:, head.layer, head.head].tolist()))
-    return kinds
+        on_text["delimiter"] = delimiters
+    measured = ((batch, on_text), (twice, again))
+    means = torch.cat([attention_to(model, on, [*kinds.values()]) for on, kinds in measured])
+    kinds, numbers = [*on_text, *again], means.permute(1, 2, 0).tolist()
+    return {head: dict(zip(kinds, numbers[head.layer][head.head])) for head in heads_of(model)}
 
 
 def _repeated(model: HookedModel, batch: Batch) -> Batch:

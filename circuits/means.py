@@ -108,24 +108,6 @@ def position_means(model: HookedModel, batch: Batch) -> dict[Head, Mechanism]:
     }
 
 
-def head_means(
-    model: HookedModel, batch: Batch, attention: Float[Tensor, "layer head dest src"]
-) -> dict[Head, Mechanism]:
-    """The mean of every head, by position or by role, whichever overlaps more with its patterns.
-
-    `attention` is the mean by role.
-    """
-    by_role = batch.roles.shape[-1] > 1
-    means: dict[Head, list[Mechanism]] = {
-        head: [*([role_mean(attention[head])] if by_role else []), mean]
-        for head, mean in position_means(model, batch).items()
-    }
-    alike = overlaps(model, batch, means)
-    return {
-        head: max(zip(means[head], alike[head]), key=lambda pair: pair[1].mean)[0] for head in means
-    }
-
-
 class Overlap(NamedTuple):
     """How much of a head's attention a mechanism would give to the same sources.
 

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from time import monotonic
-from typing import Any, Literal
+from typing import Any
 
 import torch
 
@@ -34,7 +34,6 @@ from retrieval_interp.circuits.hooks import heads_of, is_causal
 from retrieval_interp.circuits.losses import Measured, Progress, no_progress
 from retrieval_interp.circuits.means import (
     allowed_attention,
-    head_means,
     mean_attention,
     overlaps,
 )
@@ -65,8 +64,6 @@ class HeadScan:
     head: Head
     rule: Mechanism  # shares most; of rules that share nearly as much, the simplest
     share: float  # from 0 to 1
-    mean: Mechanism  # the mean pattern, by position or by role, whichever shares more
-    mean_share: float  # with the patterns of other examples
     attention: Mapping[str, float] = field(default_factory=dict)  # by kind (`attention_kinds`)
     kind: str = ""  # what it is commonly called
     copies: float = math.nan  # share of the text's tokens that it copies (`copy_scores`)
@@ -76,8 +73,8 @@ class HeadScan:
     replaced: Mechanism | None = None  # what takes its place in the joint circuit
 
 
-def describe_heads(model: Any, batch: Batch, other: Batch | None = None) -> dict[Head, HeadScan]:
-    """Describe every head's attention on a batch, and what its mean there has of it on another.
+def describe_heads(model: Any, batch: Batch) -> dict[Head, HeadScan]:
+    """Describe every head's attention on a batch by the rule that shares most of it.
 
     Rules are identity, uniform, `first`, `previous`; `same` and `after-same` where the batch has
     tokens; and where it has several roles, the head's paths with at least a quarter of a role's
@@ -92,22 +89,11 @@ def describe_heads(model: Any, batch: Batch, other: Batch | None = None) -> dict
         for head, mechanisms in candidates.items():
             paths = propose(attention[head], "shared", _PATHS)
             mechanisms += [paths] if paths.paths else []
-    means = head_means(model, batch, attention)
-    mean_shares = dict.fromkeys(means, math.nan)
-    if other is not None:
-        elsewhere = overlaps(model, other, {head: [mean] for head, mean in means.items()})
-        mean_shares = {head: overlap.mean for head, [overlap] in elsewhere.items()}
     scans = {}
     for head, of_rules in overlaps(model, batch, candidates).items():
         shares = [overlap.mean for overlap in of_rules]
         best = next(i for i, share in enumerate(shares) if share >= max(shares) - _BETTER)
-        scans[head] = HeadScan(
-            head=head,
-            rule=candidates[head][best],
-            share=shares[best],
-            mean=means[head],
-            mean_share=mean_shares[head],
-        )
+        scans[head] = HeadScan(head, candidates[head][best], shares[best])
     return scans
 
 
@@ -152,14 +138,13 @@ def scan(
     seed: int = 0,
     joint: bool = False,
     tolerance: float | None = None,
-    by: Literal["rule", "mean"] = "rule",
     time: float | None = None,
     progress: Progress = no_progress,
 ) -> Scan:
     """Say what every head attends to and writes, and what replacing or removing it costs.
 
-    Heads are described on one half of the examples, and losses measured on the other half, as is
-    how much of a head's attention its mean has. Those that are estimated to matter most come first.
+    Heads are described on one half of the examples, and losses measured on the other half, of those
+    heads first that are estimated to matter most.
     The joint circuit has to keep 95% of what the model knows, by two standard errors, unless the
     task or the caller states a tolerance. It is found greedily: there may be larger ones.
 
@@ -172,48 +157,36 @@ def scan(
         seed: of these examples.
         joint: also look for the joint circuit, the heads that rules can replace together.
         tolerance: the loss that the joint circuit stays below.
-        by: what takes a head's place: its rule (jointly its mean, where that fails), or its mean.
         time: seconds for all heads, or, with a joint circuit, half for these and the rest for it.
         progress: wraps an iterable to show a bar, as `(items, text)`.
     """
     if not hasattr(model, "hook_dict"):
         hooked = "a hooked model (a HookedTransformer, a TransformerBridge)"
         raise InputError(f"scan: expected {hooked}, found {type(model).__name__}")
-    if by not in ("rule", "mean"):
-        raise InputError(f"scan: expected by='rule' or 'mean', found {by!r:.40}")
     start, limit = monotonic(), math.inf if time is None else time
     task = text if isinstance(text, Task) else next_token_task(model, text, length)
     described_on, measured_on = _halves(model, task, examples, seed)
     check_model_fits(model, described_on, task)
-    apart = not torch.equal(described_on.inputs, measured_on.inputs)
-    if not apart and by == "mean":
-        raise InputError("scan: expected more than one example for by='mean', found one")
     if isinstance(task, NextTokenTask):
         _check_amount(task)
-    described = describe_heads(model, described_on, measured_on if apart else None)
-    described = _named(model, task, described_on, described)
-    means = {head: row.mean for head, row in described.items()}
+    described = _named(model, task, described_on)
     rules = {head: row.rule for head, row in described.items()}
-    mechanisms = means if by == "mean" else rules
     judge = Judge(model, task, measured_on, tolerance)
     intact = judge.losses(judge.empty)
-    costs = _estimates(judge, mechanisms)
+    costs = _estimates(judge, rules)
     singles = start + (limit / 2 if joint else limit)
     for head in progress(sorted(costs, key=lambda head: -costs[head]), "replacing each head"):
         if monotonic() < singles:
             change, removed = (
                 Measured.of(judge.losses(judge.empty.replace(head, mechanism)) - intact)
-                for mechanism in (mechanisms[head], OneHot())
+                for mechanism in (rules[head], OneHot())
             )
             described[head] = replace(described[head], change=change, removed=removed)
             costs[head] = change.loss
     finished, growing = True, _Joint(judge)
     if joint and judge.learned:
-        trials = progress(growing.replace(mechanisms, costs), f"replacing heads by their {by}")
+        trials = progress(growing.replace(rules, costs), "replacing heads together")
         finished = all(monotonic() < start + limit for _ in trials)
-        if by == "rule" and finished and apart:
-            trials = progress(growing.replace(means, costs), "replacing others by their mean")
-            finished = all(monotonic() < start + limit for _ in trials)
     together = Measured.of(judge.losses(growing.circuit) - intact) if joint else _UNKNOWN
     replaced = growing.circuit.mechanisms
     return Scan(
@@ -234,11 +207,9 @@ def scan(
     )
 
 
-def _named(
-    model: Any, task: Task, batch: Batch, described: Mapping[Head, HeadScan]
-) -> dict[Head, HeadScan]:
-    """Heads with what they are called, and on a text what they copy and add to logits."""
-    attention, rows = attention_kinds(model, task, batch), dict(described)
+def _named(model: Any, task: Task, batch: Batch) -> dict[Head, HeadScan]:
+    """Heads as described and called, and on a text what they copy and add to logits."""
+    rows, attention = describe_heads(model, batch), attention_kinds(model, task, batch)
     for head, row in rows.items():
         paths = [HeadPath(head, path) for path in row.rule.paths if path.dest != path.src]
         kind = head_kind(paths, batch) or KINDS.get(kind_by_attention(attention[head]), "")
@@ -274,23 +245,17 @@ def _halves(model: Any, task: Task, examples: int, seed: int) -> tuple[Batch, Ba
         return task.whole(device), task.whole(device)
     half = len(task) // 2
     first = task.sample(len(task) - half, device=device)
-    second = task.sample(half, device=device, split="test")
-    # A mean pattern is known up to the longest sequence that it was measured on.
-    longer_first = first.inputs.shape[1] >= second.inputs.shape[1]
-    return (first, second) if longer_first else (second, first)
+    return first, task.sample(half, device=device, split="test")
 
 
 def _check_amount(task: NextTokenTask) -> None:
     """Warn of less text than numbers can be trusted of."""
     if len(task) >= _SEQUENCES and sum(map(len, task.sequences)) >= _TOKENS:
         return
-    why = "one has no mean over others" if len(task) == 1 else "errors of so few mean little"
-    warnings.warn(
-        f"scan: expected at least {_SEQUENCES} sequences and {_TOKENS} tokens, found "
-        f"{task.description.removeprefix('the next token of ')}: {why}; give more text",
-        InputWarning,
-        stacklevel=3,
-    )
+    found = task.description.removeprefix("the next token of ")
+    least = f"at least {_SEQUENCES} sequences and {_TOKENS} tokens"
+    text = f"scan: expected {least}, found {found}, of which errors mean little; give more text"
+    warnings.warn(text, InputWarning, stacklevel=3)
 
 
 class _Joint:

@@ -64,42 +64,25 @@ def test_heads_that_follow_rules_are_described_by_them(hooked, text):
     assert [each.share for each in found.values()] == pytest.approx([1.0] * 4)
     others = dict.fromkeys(rules, IDENTITY) | {Head(1, 1): UNIFORM}
     with ablated(hooked, Circuit(others, 1), batch):
-        found = describe_heads(hooked, batch, batch)
+        found = describe_heads(hooked, batch)
     assert {head: each.rule for head, each in found.items()} == others
-    # What is the same in every example is all in the mean.
-    assert [each.mean_share for each in found.values()] == pytest.approx([1.0] * 4, abs=1e-4)
 
 
 @torch.no_grad()
-def test_shares_and_means_equal_loops_without_padding(hooked, text):
-    batch, others = text.whole(), [[5, 5, 1, 2], [8, 1]]
-    other = NextTokenTask(others).whole()
-    found = describe_heads(hooked, batch, other)
+def test_shares_equal_loops_without_padding(hooked, text):
+    batch = text.whole()
     _, cache = hooked.run_with_cache(batch.inputs)
-    _, cache_of_other = hooked.run_with_cache(other.inputs)
-    for head, each in found.items():
+    for head, each in describe_heads(hooked, batch).items():
         patterns = cache["pattern", head.layer][:, head.head]
         rule = each.rule.pattern(Where(batch.roles, 7, tokens=batch.tokens))
         shared, rows = 0.0, 0
-        mean = torch.zeros(7, 7)
         for example, sequence in enumerate(SEQUENCES):
             for dest in range(len(sequence)):
                 rows += 1
-                mean[dest] += patterns[example, dest]
                 for src in range(7):
                     wanted = rule[example % len(rule), dest, src]
                     shared += min(float(patterns[example, dest, src]), float(wanted))
         assert each.share == pytest.approx(shared / rows, abs=1e-5)
-        counts = torch.tensor([sum(len(s) > place for s in SEQUENCES) for place in range(7)])
-        expected = mean / counts[:, None]
-        torch.testing.assert_close(each.mean.weights, expected, atol=1e-5, rtol=0)
-        patterns = cache_of_other["pattern", head.layer][:, head.head]
-        rows = [
-            float(torch.minimum(patterns[example, dest], expected[dest, :4]).sum())
-            for example, sequence in enumerate(others)
-            for dest in range(len(sequence))
-        ]
-        assert each.mean_share == pytest.approx(sum(rows) / len(rows), abs=1e-5)
 
 
 @torch.no_grad()
@@ -252,29 +235,12 @@ def test_models_that_predict_no_next_token_are_refused_text():
         scan(both_ways, [1, 2, 3])
 
 
-@pytest.mark.parametrize("by", ["rule", "mean"])
-def test_the_longest_sequences_are_those_on_which_means_are_measured(hooked, by):
-    sequences = [[1, 2, 3], [4, 5, 6, 4, 5, 6, 7], [1, 1, 2], [3, 4, 3, 4, 3]]
-    found = scan(hooked, sequences, by=by, tolerance=50.0, joint=True)
-    assert found.batch.inputs.shape[1] == 3 and len(found.heads) == 4
-
-
-def test_a_mean_of_one_example_is_that_example_and_not_used(hooked):
-    two = scan(hooked, [[1, 2, 3, 1, 2, 3], [5, 5, 9, 1]])
-    assert all(row.mean_share < 0.99 for row in two.heads)
-    with pytest.warns(ri.InputWarning, match="found 6 tokens in 1 sequence: one has no mean over"):
-        alone = scan(hooked, torch.tensor([[1, 2, 3, 1, 2, 3]]), tolerance=50.0, joint=True)
-    assert len(alone.batch) == 1 and scan_to_dict(alone)["heads"][0]["mean_share"] != 1.0
-    assert not any(row.replaced == row.mean for row in alone.heads)
-    with pytest.raises(InputError, match="more than one example for by='mean', found one"):
-        scan(hooked, torch.tensor([[1, 2, 3, 1, 2, 3]]), by="mean")
-
-
 def test_little_text_is_said_to_be_little(hooked):
     long = [[*range(12)]] * 50
     scan(hooked, long, time=0.0)  # and enough is not
-    for few in (long[:7], long[:20]):
-        with pytest.warns(ri.InputWarning, match=f"{12 * len(few)} tokens in {len(few)} seq.*more"):
+    for few in (long[:7], long[:20], long[:1]):
+        said = f"found {12 * len(few)} tokens in {len(few)} sequence.*give more"
+        with pytest.warns(ri.InputWarning, match=said):
             scan(hooked, few, time=0.0)
 
 
@@ -384,4 +350,4 @@ def test_rules_with_paths_say_what_they_look_at(small):
     assert words[0] == "s2<-s1 s4<-s3 s6<-s5 and itself" and words[3] == "uniform"
     many = OneHot(tuple(ri.RolePath(dest, dest + 1) for dest in range(6)))
     assert rule_words(many, ()) == "s0<-s1 s1<-s2 s2<-s3 s3<-s4 and 2 others"
-    assert rule_words(OneHot((ri.RolePath(1, 1),)), ()) == "itself" and rule_words(None, ()) == "-"
+    assert rule_words(OneHot((ri.RolePath(1, 1),)), ()) == "itself"

@@ -10,7 +10,6 @@ from typing import Any
 import torch
 
 from retrieval_interp.circuits.hooks import is_causal
-from retrieval_interp.circuits.losses import Measured
 from retrieval_interp.circuits.mechanisms import Mechanism
 from retrieval_interp.circuits.scan import HeadScan, Scan
 from retrieval_interp.circuits.tolerance import is_better, unlearned_text
@@ -44,16 +43,13 @@ COLUMNS = {  # of the table, and what they hold
     "direct": "what it adds by itself to the logit of the next token",
     "replaced": "what the rule in its place adds to the loss",
     "removed": "what is added if it writes nothing",
-    "together": "what replaces it in the joint circuit; a dash: no trial could replace it",
+    "together": "whether the joint circuit replaces it by its rule",
 }
 NUMBERS = {"share", "copies", "direct", "replaced", "removed"}
-CLASSES = {"looks at": "words", "together": "words"}
 
 
-def rule_words(mechanism: Mechanism | None, names: Sequence[str]) -> str:
+def rule_words(mechanism: Mechanism, names: Sequence[str]) -> str:
     """A rule in a few words: of paths those between roles, and whether others stay at home."""
-    if mechanism is None:
-        return "-"
     if not mechanism.follows_paths:
         return mechanism.text(names)
     between = [path.text(names) for path in mechanism.paths if path.dest != path.src]
@@ -70,58 +66,46 @@ def scan_cells(scan: Scan) -> tuple[list[str], list[list[str]]]:
     """
     names = scan.circuit.role_names
 
-    def share(value: float) -> str:
-        return "" if math.isnan(value) else f"{value:.2f}"
+    def cells(row: HeadScan) -> list[str]:
+        together = "yes" if row.replaced else "no" if row.head in scan.tried else "not tried"
+        return [
+            str(row.head),
+            rule_words(row.rule, names),
+            f"{row.share:.2f}",
+            row.kind.removesuffix(" head"),
+            "" if math.isnan(row.copies) else f"{row.copies:.2f}",
+            to_error(*row.direct),
+            to_error(*row.change) or "not measured",
+            to_error(*row.removed),
+            together if scan.joint else "",
+        ]
 
-    def measured(value: Measured, missing: str = "") -> str:
-        return missing if math.isnan(value.loss) else to_error(*value)
-
-    def cells(row: HeadScan) -> dict[str, str]:
-        together = rule_words(row.replaced, names) if row.head in scan.tried else "not tried"
-        return {
-            "head": str(row.head),
-            "looks at": rule_words(row.rule, names),
-            "share": share(row.share),
-            "kind": row.kind.removesuffix(" head"),
-            "copies": share(row.copies),
-            "direct": measured(row.direct),
-            "replaced": measured(row.change, "not measured"),
-            "removed": measured(row.removed),
-            "together": together if scan.joint else "",
-        }
-
-    rows = [cells(row) for row in sorted(scan.heads, key=_by_cost)]
-    header = [name for name in COLUMNS if any(row[name] for row in rows)]
-    return header, [[row[name] for name in header] for row in rows]
-
-
-def _by_cost(row: HeadScan) -> tuple[bool, float]:
-    return math.isnan(row.change.loss), -row.change.loss
+    by_cost = sorted(
+        scan.heads, key=lambda row: (row.change.loss != row.change.loss, -row.change.loss)
+    )
+    columns = [(name, *column) for name, *column in zip(COLUMNS, *map(cells, by_cost))]
+    header, *rows = zip(*(column for column in columns if any(column[1:])))
+    return list(header), [list(row) for row in rows]
 
 
 def scan_note(header: Sequence[str]) -> str:
     """What the columns hold."""
-    said = [f"{name}: {COLUMNS[name]}." for name in header if COLUMNS[name]]
-    return " ".join([*said, "Numbers have the digits that their standard error allows."])
+    said = " ".join(f"{name}: {COLUMNS[name]}." for name in header[1:])
+    return f"{said} Numbers have the digits that their standard error allows."
 
 
 def scan_to_dict(scan: Scan) -> dict[str, Any]:
-    """All numbers as JSON data; mean patterns are left out."""
+    """All numbers as JSON data."""
     keys = "intact_loss uninformed_loss uninformed learned joint tolerance joint_loss joint_se kept"
-    names = scan.circuit.role_names
-
-    def with_error(name: str, value: Measured) -> dict[str, float]:
-        return {name: value.loss, f"{name}_se": value.se}
-
+    names, measured = scan.circuit.role_names, ("direct", "change", "removed")
     heads = [
         {
             **row.head._asdict(),
             "rule": row.rule.text(names),
-            **{key: getattr(row, key) for key in ("share", "mean_share", "kind", "copies")},
+            **{key: getattr(row, key) for key in ("share", "kind", "copies")},
             "attention": dict(row.attention),
-            **with_error("direct", row.direct),
-            **with_error("change", row.change),
-            **with_error("removed", row.removed),
+            **{key: getattr(row, key).loss for key in measured},
+            **{f"{key}_se": getattr(row, key).se for key in measured},
             "measured": not math.isnan(row.change.loss),
             "tried": row.head in scan.tried,
             "replaced": row.replaced and row.replaced.text(names),
@@ -150,7 +134,7 @@ def scan_verdict(scan: Scan) -> str:
     for how, name in (("replaced by their rule", "change"), ("removed", "removed")):
         costs = {row.head: getattr(row, name) for row in scan.heads}
         clear = [head for head, cost in costs.items() if cost.loss > 2 * cost.se]
-        if clear:
+        if clear and len(scan.batch) > 1:
             most = max(clear, key=lambda head: costs[head].loss)
             clauses.append(f"{how}, {len(clear)} (most {most}: {to_error(*costs[most])})")
     said = [f"The {loss} is {scan.intact_loss:.4f}, {nothing}."]
@@ -182,8 +166,7 @@ def _joint_sentences(scan: Scan) -> list[str]:
         kept = f"{scan.kept:.1%} of what the model knows is kept {limit}"
         said = [f"{together}: {loss} {scan.joint_loss:.4f}; {kept}."]
     stake, lost = scan.uninformed_loss - scan.intact_loss, scan.joint_loss - scan.intact_loss
-    by_rule = [row for row in scan.heads if row.replaced == row.rule]
-    costly = [row for row in by_rule if row.change.loss > lost + stake / 10]
+    costly = [row for row in scan.heads if row.replaced and row.change.loss > lost + stake / 10]
     if costly:
         row = max(costly, key=lambda row: row.change.loss)
         said.append(
@@ -228,41 +211,19 @@ def scan_view(scan: Scan, model: Any, record: Mapping[str, Any] | None = None) -
     weights = patterns[:, :, :shown, :shown].mul(255).round().byte()
     drawn = torch.ones(shown, shown).bool()
     packed = weights[:, :, drawn.tril() if causal else drawn]  # [layer head weight]
-    highest = max((row.change.loss for row in scan.heads), default=0.0)
-
-    def strength(row: HeadScan) -> int:
-        cost = row.change.loss / highest if highest > 0 else 0.0
-        return 8 + round(62 * max(0.0, cost) ** 0.5) if cost == cost else 0
-
-    names, (header, rows) = scan.circuit.role_names, scan_cells(scan)
+    header, rows = scan_cells(scan)
     html = render(
         "scan.html",
         name=f"scan-{uuid.uuid4().hex[:12]}",
         verdict=scan_verdict(scan),
         scan=scan,
-        layers=[
-            [
-                {
-                    "row": row,
-                    "cost": "" if math.isnan(row.change.loss) else to_error(*row.change),
-                    "color": COLORS.get(row.rule.kind, OTHER_RULES),
-                    "strength": strength(row),
-                    "title": f"{row.head}: {rule_words(row.rule, names)} {row.kind}",
-                }
-                for row in scan.heads[start : start + model.cfg.n_heads]
-            ]
-            for start in range(0, len(scan.heads), model.cfg.n_heads)
-        ],
-        legend={
-            "paths" if row.rule.paths else row.rule.kind: (
-                COLORS.get(row.rule.kind, OTHER_RULES),
-                mechanism_words([row.rule]),
-            )
-            for row in scan.heads
-        },
+        across=model.cfg.n_heads,
+        colors={row.rule.kind: COLORS.get(row.rule.kind, OTHER_RULES) for row in scan.heads},
+        highest=max([1e-9, *(row.change.loss for row in scan.heads if row.change.loss > 0)]),
+        cells={row[0]: dict(zip(header, row)) for row in rows},
         mechanism_words=mechanism_words(row.rule for row in scan.heads),
         header=header,
-        classes=["number" if name in NUMBERS else CLASSES.get(name, "nowrap") for name in header],
+        classes=["number" if name in NUMBERS else "" for name in header],
         rows=rows,
         record=record_rows({**(record or {}), "examples": f"{len(scan.batch)}"}),
         note=scan_note(header),

@@ -32,8 +32,10 @@ def wrapped(text: str, width: int | None, hanging: int = 0) -> list[str]:
 def to_error(value: float, se: float) -> str:
     """A signed number with the digits that its standard error allows, up to the error's first.
 
-    Without an error it has the first two that are not zero.
+    Without an error it has the first two that are not zero. Of NaN there is no text.
     """
+    if math.isnan(value):
+        return ""
     digits = _digits(se if se > 0 else abs(value) / 10)
     return f"{round(value, digits) + 0.0:+.{digits}f}"
 
