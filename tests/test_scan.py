@@ -298,7 +298,9 @@ def test_a_page_shows_heads_sorts_and_filters(tmp_path):
         assert chosen.inner_text() == "L5.H0"
 
         def shown():
-            return [text.split()[0] for text in heads.all_inner_texts() if text]
+            return [
+                text.split()[0] for text in page.locator("tr[data-path]:visible").all_inner_texts()
+            ]
 
         by_removed = sorted(found.heads, key=lambda row: -row.removed.loss)
         page.locator("th", has_text="removed").click()
