@@ -136,12 +136,12 @@ def scan_verdict(scan: Scan) -> str:
         clear = [head for head, cost in costs.items() if cost.loss > 2 * cost.se]
         if clear and len(scan.batch) > 1:
             most = max(clear, key=lambda head: costs[head].loss)
-            clauses.append(f"{how}, {len(clear)} (most {most}: {to_error(*costs[most])})")
+            clauses.append(
+                f"{how}, {len(clear)} of {heads} (most {most}: {to_error(*costs[most])})"
+            )
     said = [f"The {loss} is {scan.intact_loss:.4f}, {nothing}."]
     if clauses:
-        said.append(
-            f"Of {counted(heads, 'head')} one at a time clearly raise it {'; '.join(clauses)}."
-        )
+        said.append(f"One at a time, heads that clearly raise it: {'; '.join(clauses)}.")
     said += _joint_sentences(scan) if scan.joint else []
     unmeasured = sum(math.isnan(row.change.loss) for row in scan.heads)
     if unmeasured:
