@@ -66,7 +66,7 @@ bench: $(INSTALLED)
 	$(RUN) benchmarks/ablations.py --estimates --models small equations transformer-a --threads 1 --few 8
 	$(RUN) benchmarks/recovery.py --models 66
 	$(RUN) benchmarks/recovery.py --models 24 --redundant
-	$(RUN) benchmarks/head_detector.py
+	$(RUN) benchmarks/paper_search.py
 
 $(INSTALLED): pyproject.toml constraints.txt
 	test -x $(RUN) || $(PYTHON) -m venv $(VENV)

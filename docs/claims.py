@@ -20,7 +20,8 @@ def table_markdown(judged: Judged) -> str:
         rule = f"; {claim.rule}" if claim.rule else ""
         head = [name, f"{claim.claim} ({claim.where}){rule}", claim.paper]
         for row in found:
-            lines.append(_cells([*head, row.run, row.ours or "-", row.verdict]))
+            verdict = f"{row.verdict}: {row.why}" if row.why else row.verdict
+            lines.append(_cells([*head, row.run, row.ours or "-", verdict]))
             head = ["", "", ""]
             command = row.command.removeprefix("python -m retrieval_interp").lstrip(". ")
             runs.setdefault((row.run, row.scale), {})[f"`{command}`"] = None

@@ -10,7 +10,10 @@ import torch
 from transformer_lens import HookedTransformer
 
 import retrieval_interp as ri
+from examples.reach_the_bound import compile_circuit, jump_head, pair_head
+from retrieval_interp.circuits.mechanisms import UNIFORM
 from retrieval_interp.circuits.models.plain import PlainTransformer
+from tests.oracles import naive_mse
 
 FOLDER = Path(__file__).parent.parent / "benchmarks"
 
@@ -106,9 +109,34 @@ def test_walking_and_doubling(rows):
     assert kept == [(False, True), (False, False)]
 
 
-def test_head_detector(rows):
-    found, _ = rows("head_detector")
-    assert {row["detected"] for row in found} <= {"previous", "duplicate", "induction"}
+@pytest.mark.parametrize("reading", ["alone", "first", "last"])
+def test_the_papers_search_finds_the_circuit_that_was_built(benchmark, reading):
+    """Heads that only enable are kept, unless those that they serve have been replaced before."""
+    search, task = benchmark("paper_search"), ri.RetrievalTask(steps=2, dim=8, tokens="unit")
+    jumps = (jump_head(1, 1, (1,)), jump_head(3, 2, (2,)))
+    built = compile_circuit((pair_head(0), *jumps), task, n_layers=4)
+    batch, test = (task.sample(32, split=split) for split in ("discovery", "test"))
+    circuit = search.by_hand(built.model, task, batch, 0.05 / 8, reading)
+    kept = built.carrying if reading == "last" else built.carrying | built.enabling
+    assert set(circuit.paths()) == kept and len(circuit.mechanisms) == 4
+    row = search.row(built.model, task, circuit, test)
+    (lowest, *_) = sorted(path.head for path in kept)
+    uniform = circuit.replace(lowest, UNIFORM)
+    for found, changed in (("combined", circuit), ("first layer uniform", uniform)):
+        naive = naive_mse(built.model, task, changed, test)
+        assert row[found] == pytest.approx(naive, abs=1e-7)
+    for path in kept:
+        naive = naive_mse(built.model, task, circuit.without(path), test)
+        assert row["without"][str(path)] == pytest.approx(naive, abs=1e-7)
+
+
+@pytest.mark.slow
+def test_a_head_that_nothing_can_replace_alone_is_tried_again(rows):
+    """The first head of `small` shares its attention, which the live heads above it need."""
+    by_reading = {row["reading"]: row for row in rows("paper_search")[0]}
+    assert {name: row["as they are"] for name, row in by_reading.items()} == {
+        "alone": 1, "first": 0, "last": 0,
+    }  # fmt: skip
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import retrieval_interp as ri
-from retrieval_interp.circuits.mechanisms import Shared
+from retrieval_interp.circuits.mechanisms import UNIFORM, OneHot, Shared
 from retrieval_interp.commands.ablate import main as ablate
 from retrieval_interp.commands.reproduce import main
 from retrieval_interp.emergence.report import emergence_json
@@ -17,6 +17,7 @@ from retrieval_interp.emergence.series import Losses, PathAtStep, Series, Snapsh
 from retrieval_interp.reproduce import evidence as evidence_module
 from retrieval_interp.reproduce.claims import CLAIMS, costs_of_paths, heads_emerge, judge
 from retrieval_interp.reproduce.evidence import Evidence, Worth
+from tests.oracles import naive_mse
 
 RECIPE = {"task": {"steps": 5, "base": 100.0}, "steps": 4000, "batch": 128}
 RECIPE |= {"model": {"d_model": 64, "heads": 1, "mlp": False}}
@@ -120,29 +121,50 @@ def test_the_shipped_models_numbers_are_those_of_its_circuit(monkeypatch, small)
     assert ours["C6"].ours.startswith(f"{loss:.4f} +- ")
     assert ours["C7"].ours.startswith(f"{score.combined_loss:.4f} with 5 of 5 heads replaced")
     for row in score.paths:
-        assert f"{row.path} {row.ablated_loss:.2f}" in ours["C8"].ours
+        listed = f"{row.path} {row.ablated_loss:.2f}" in ours["C8"].ours
+        assert listed == (row.path.head.layer > 0)
+    assert ours["C8"].why.endswith("and 1 of 3 paths cost less; no heads share a path")
     assert ours["C9"].ours.startswith("3 useful heads (least possible 3)")
     for name in ("C6", "C7", "C9"):
         assert ours[name].verdict == "reproduced at smaller scale"
 
 
+@pytest.mark.slow
+def test_paths_of_several_heads_are_removed_together(small):
+    """And the first useful layer is made uniform; as with plain hooks."""
+    trained = Evidence(Path("/nowhere")).trained("small")
+    circuit, shared = trained.circuit.replace((3, 0), OneHot(((0, 2),))), ri.RolePath(0, 2)
+    vars(trained).update(circuit=circuit)
+    worth, batch = trained.worth, small.task.sample(512, split="test")
+    without = circuit.without(ri.HeadPath(ri.Head(2, 0), shared)).replace((3, 0), OneHot(()))
+    naive = [
+        naive_mse(small.model, small.task, changed, batch)
+        for changed in (without, circuit.replace((0, 0), UNIFORM))
+    ]
+    assert [worth.together[shared], worth.first_uniform] == pytest.approx(naive, abs=1e-5)
+    assert len(worth.together) == 1 and len(worth.useful) == 4
+
+
 @pytest.mark.parametrize(
     ("combined", "first", "later", "said", "agrees"),
     [
-        (0.04, 0.07, 0.5, "(L2): 1 inside (L2.H0 s2<-s1 0.07); later layers: 1 inside (L5", True),
+        (0.04, 0.07, 0.5, "0.07 with the first useful layer (L2) uniform; 1 of 1 later", True),
         # The ends belong to the range, to two decimals.
-        (0.04, 0.1049, 0.8949, "1 inside (L5.H0 s0<-s2 0.89)", True),
-        (0.04, 0.1051, 0.5, "1 above (L2.H0 s2<-s1 0.11)", False),
+        (0.04, 0.1049, 0.8949, "1 of 1 later paths inside: L5.H0 s0<-s2 0.89", True),
+        (0.04, 0.1051, 0.5, "0.11 with the first", False),
+        (0.04, 0.07, 0.1649, "0 of 1 later paths inside: L5.H0 s0<-s2 0.16", False),
         # A circuit that does not hold shows nothing about its paths.
-        (0.06, 0.07, 0.5, "later layers: 1 inside", False),
-        (0.04, None, None, "first useful layer: no path; later layers: no path", False),
+        (0.06, 0.07, 0.5, "1 of 1 later paths", False),
+        (0.04, 0.07, None, "0 of 0 later paths inside: none", False),
     ],
 )
 def test_each_path_has_to_cost_what_the_papers_do(combined, first, later, said, agrees):
-    costs = {"L2.H0 s2<-s1": first, "L5.H0 s0<-s2": later}
+    costs = {"L2.H0 s2<-s1": 0.3, "L5.H0 s0<-s2": later}
     paths = {ri.parse_head_path(path, 7): cost for path, cost in costs.items() if cost is not None}
-    text, conditions = costs_of_paths(Worth(combined, paths))
+    useful, together = (ri.Head(2, 0), ri.Head(5, 0)), {ri.RolePath(0, 2): 0.7}
+    text, conditions, why = costs_of_paths(Worth(combined, paths, together, useful, first))
     assert said in text and all(conditions.values()) is agrees
+    assert why.endswith("as paths removed from all their heads cost s0<-s2 0.70")
 
 
 def test_transformer_d_and_its_circuit_are_judged_by_the_papers_losses():
@@ -226,7 +248,7 @@ NEVER = {"L2.H0 s0<-s4": None}
     ],
 )
 def test_each_condition_of_the_claim_can_fail(come, fell, conditions):
-    text, found = heads_emerge(series_of(come, fell))
+    text, found, _ = heads_emerge(series_of(come, fell))
     assert tuple(found.values()) == conditions
     said = re.findall(r": (yes|no|cannot be told)", text)
     assert said == [{True: "yes", False: "no", None: "cannot be told"}[one] for one in conditions]
@@ -235,13 +257,21 @@ def test_each_condition_of_the_claim_can_fail(come, fell, conditions):
             assert words in text
 
 
+def test_symbols_arrive_by_any_route():
+    """Without a path of the query to x_2 it comes with x_1, to which a pair has brought it."""
+    come = {**NEVER, "L1.H0 s2<-s4": 450, "L2.H0 s0<-s2": 600}
+    *_, why = heads_emerge(series_of(come))
+    assert why.endswith("the query can have x_1 at 250, x_2 at 550, x_3 at 650")
+
+
 def test_the_rows_verdict_is_the_rules(results):
     for name, come in (("small", GOOD), ("transformer-d", NEVER)):
         text = emergence_json(series_of(come), "python -m retrieval_interp emergence", 2, 0)
         (results / f"{name}.emergence.json").write_text(text)
     first, second = judged(results, "C11")
     assert (first.verdict, second.verdict) == ("not reproduced", "reproduced at smaller scale")
-    assert first.ours == heads_emerge(series_of(NEVER))[0]
+    said, _, why = heads_emerge(series_of(NEVER))
+    assert (first.ours, first.why, second.why) == (said, why, "")
 
 
 @pytest.mark.slow

@@ -1,18 +1,17 @@
-"""What the paper claims, and what the evidence says about it.
-
-Functions of our numbers give an `Answer`: the conditions that a claim asks for, and the numbers in
-words. A claim is reproduced where all conditions hold.
+"""What the paper claims, and what the evidence says about it: a claim with all its conditions met
+is reproduced.
 """
 
+import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import partial
 from typing import Any, Literal, NamedTuple, cast
 
 from retrieval_interp.circuits import HeadPath, RolePath
-from retrieval_interp.circuits.flow import causal_depth, least_depth, paper_bound
-from retrieval_interp.config import PAPER, PRESETS, Recipe, departures
+from retrieval_interp.circuits.flow import causal_depth, delivered, least_depth, paper_bound
+from retrieval_interp.config import PAPER, Recipe, departures
 from retrieval_interp.emergence.series import (
     Crossing,
     Series,
@@ -21,7 +20,7 @@ from retrieval_interp.emergence.series import (
     path_emergence,
 )
 from retrieval_interp.reproduce import paper
-from retrieval_interp.reproduce.evidence import LOSS_EXAMPLES, Evidence, Trained, Worth
+from retrieval_interp.reproduce.evidence import BY_HAND, LOSS_EXAMPLES, Evidence, Trained, Worth
 from retrieval_interp.sweep.findings import UNLEARNED, above_text, order_text
 from retrieval_interp.tasks import RetrievalTask
 from retrieval_interp.tasks.structured import from_data, to_data
@@ -34,18 +33,6 @@ ALL = ("transformer-a", "transformer-b", "transformer-c", "small")
 Summary = dict[str, Any]  # of a grid
 
 
-class Answer(NamedTuple):
-    """Our numbers in words, and the conditions of a claim: None if one cannot be decided."""
-
-    ours: str
-    conditions: Mapping[str, bool | None]
-
-    def verdict(self, smaller: bool = False) -> Verdict:
-        if not all(self.conditions.values()):
-            return "not reproduced"
-        return "reproduced at smaller scale" if smaller else "reproduced"
-
-
 class Found(NamedTuple):
     """One of our numbers, or what would make it."""
 
@@ -54,10 +41,25 @@ class Found(NamedTuple):
     command: str  # makes the number
     ours: str = ""
     verdict: Verdict = "not run"
+    why: str = ""  # it is not reproduced
 
 
-@dataclass(frozen=True)
-class Claim:
+class Answer(NamedTuple):
+    """Our numbers in words, and the conditions of a claim: None if one cannot be decided."""
+
+    ours: str
+    conditions: Mapping[str, bool | None]
+    why: str = ""  # if not reproduced: the paper's finding, ours, and what makes the difference
+
+    def found(self, run: str, scale: str, command: str, smaller: bool = False) -> Found:
+        """The row of a run."""
+        if not all(self.conditions.values()):
+            return Found(run, scale, command, self.ours, "not reproduced", self.why)
+        verdict: Verdict = "reproduced at smaller scale" if smaller else "reproduced"
+        return Found(run, scale, command, self.ours, verdict)
+
+
+class Claim(NamedTuple):
     """What the paper says, and what finds our numbers."""
 
     claim: str
@@ -92,24 +94,20 @@ def _in_words(evidence: Evidence) -> Iterator[Found]:
         )
         scale = f"{max(row['questions'] for row in rows_of_model)} questions each (500)"
         name = model.rpartition("/")[2]
-        yield Found(name, scale, command, answer.ours, answer.verdict(smaller=True))
+        yield answer.found(name, scale, command, smaller=True)
 
 
 def _depth(_: Evidence) -> Iterator[Found]:
+    causal, unmasked = ([least_depth(d, causal) for d in range(1, 17)] for causal in (True, False))
     holds = all(
-        causal_depth(d) == least_depth(d, causal=True) >= least_depth(d, causal=False)
-        and least_depth(d, causal=False) >= paper_bound(d)
-        for d in range(1, 17)
+        causal_depth(d) == exact >= least >= paper_bound(d)
+        for d, exact, least in zip(range(1, 17), causal, unmasked)
     )
     depths = (f"D = {d}: bound {paper_bound(d)}, least {causal_depth(d)}" for d in (1, 3, 4, 16))
     sharper = "; ".join(depths)
-    yield Found(
-        "simulated for D = 1..16",
-        "proofs in docs/depth.md",
-        f"{MODULE} bound --steps 1 3 4 16",
-        f"holds for D = 1..16, and is not tight: {sharper} with the causal mask",
-        Answer("", {"holds": holds}).verdict(),
-    )
+    ours = f"holds for D = 1..16, and is not tight: {sharper} with the causal mask"
+    command, proofs = f"{MODULE} bound --steps 1 3 4 16", "proofs in docs/depth.md"
+    yield Answer(ours, {"holds": holds}).found("simulated for D = 1..16", proofs, command)
 
 
 def _of_grid(name: str, say: Callable[[Summary], Answer], evidence: Evidence) -> Iterator[Found]:
@@ -126,7 +124,7 @@ def _of_grid(name: str, say: Callable[[Summary], Answer], evidence: Evidence) ->
             f"heads {model['heads']}, MLPs {'on' if model['mlp'] else 'off'}, base {task['base']:g}"
         )
         run, scale = (PAPER_SCALE, "") if whole else (summary["scale"], scale)
-        yield Found(run, scale, command, answer.ours, answer.verdict(smaller=not whole))
+        yield answer.found(run, scale, command, smaller=not whole)
 
 
 def _nothing_learned(summary: Summary) -> Answer:
@@ -161,24 +159,22 @@ def _of_models(
     names: Sequence[str], say: Callable[[Trained], Answer], evidence: Evidence, trains: bool = False
 ) -> Iterator[Found]:
     """The command of a row finds the circuit, or trains the transformer."""
-    for name in names:
-        if (trained := evidence.trained(name)) is None:
-            yield Found(name, "", f"{MODULE}.train --preset {name} --out {evidence.runs / name}")
+    for name, how in itertools.product(names, ("",) if trains else ("", BY_HAND)):
+        if (trained := evidence.trained(name, how)) is None:
+            train = f"{MODULE}.train --preset {name} --out {evidence.runs / name}"
+            yield from () if how else (Found(name, "", train),)
             continue
         recorded = trained.checkpoint.training.get("recipe")
         if isinstance(recorded, dict):  # its task is the checkpoint's, which has a name
             recorded = {**recorded, "task": to_data(trained.checkpoint.task)}
-        recipe: Recipe = from_data(Recipe, recorded, f"{trained.where}: recipe")
+        recipe: Recipe = from_data(Recipe, recorded, f"{name}: recipe")
         scale, smaller = _model_scale(recipe, PAPER["transformer-a" if name == "small" else name])
-        answer = say(trained)
-        command = f"{MODULE}.train --preset {name}" if trains else trained.ablate_command
-        yield Found(name, scale, command, answer.ours, answer.verdict(smaller))
+        command = f"{MODULE}.train --preset {name}" if trains else trained.circuit_command
+        yield say(trained).found(f"{name}, by hand" if how else name, scale, command, smaller)
 
 
 def _model_scale(recipe: Recipe, papers: Recipe) -> tuple[str, bool]:
-    """How a recipe differs from the paper's, whose values are in brackets where it states them, and
-    whether in task, model or training set; fewer steps may suffice.
-    """
+    """How a recipe differs from the paper's (in brackets), and whether in more than its steps."""
     differ = departures(recipe, papers)
     smaller = any(theirs is not None for name, (_, theirs) in differ.items() if name != "steps")
     parts = [] if smaller else [PAPER_SCALE]
@@ -210,42 +206,51 @@ def _sufficient(trained: Trained) -> Answer:
 
 
 def costs_of_paths(worth: Worth) -> Answer:
-    """Which paths cost as much as the paper's, and whether all do in a circuit that holds.
+    """What paths cost; the first useful layer is made uniform as a whole, as in the paper."""
+    first = worth.useful[0].layer if worth.useful else 0
+    later = {path: cost for path, cost in worth.ablated.items() if path.head.layer > first}
+    inside = [path for path, cost in later.items() if _inside(cost, paper.PATHS)]
+    cheap = [path for path, cost in later.items() if round(cost, 2) < paper.PATHS[0]]
+    costs = ", ".join(f"{path} {cost:.2f}" for path, cost in later.items()) or "none"
+    conditions = {
+        "holds": worth.combined_loss < paper.SUFFICIENT,
+        "first useful layer": _inside(worth.first_uniform, paper.FIRST_LAYER),
+        "later layers": 0 < len(inside) == len(later),
+    }
+    return Answer(
+        f"{worth.first_uniform:.2f} with the first useful layer (L{first}) uniform; "
+        f"{len(inside)} of {len(later)} later paths inside: {costs}",
+        conditions,
+        f"the paper's circuits lose less than {paper.SUFFICIENT:g}, and without a later path "
+        f"{paper.range_text(paper.PATHS)}; this one loses {worth.combined_loss:.2f}, and "
+        f"{len(cheap)} of {len(later)} paths cost less; {_shared(worth)}",
+    )
 
-    The first useful layer, the lowest with a path, has a range of its own.
-    """
-    first = min((path.head.layer for path in worth.ablated), default=None)
-    name = "first useful layer" + ("" if first is None else f" (L{first})")
-    conditions = {"holds": worth.combined_loss < paper.SUFFICIENT}
-    ours = []
-    for layers, (low, high) in ((name, paper.FIRST_LAYER), ("later layers", paper.PATHS)):
-        costs: dict[str, list[str]] = {"inside": [], "below": [], "above": []}
-        for path, cost in worth.ablated.items():
-            if (path.head.layer == first) is (layers == name):
-                exact = round(cost, 2)
-                place = "below" if exact < low else "above" if exact > high else "inside"
-                costs[place].append(f"{path} {cost:.2f}")
-        parts = [f"{len(p)} {place} ({', '.join(p)})" for place, p in costs.items() if p]
-        ours.append(f"{layers}: {', '.join(parts) or 'no path'}")
-        conditions[layers] = bool(costs["inside"]) and len(parts) == 1
-    return Answer("; ".join(ours), conditions)
+
+def _inside(cost: float, within: tuple[float, float]) -> bool:
+    return within[0] <= round(cost, 2) <= within[1]
+
+
+def _shared(worth: Worth) -> str:
+    costs = ", ".join(f"{path} {cost:.2f}" for path, cost in worth.together.items())
+    shared = f"heads share work, as paths removed from all their heads cost {costs}"
+    return shared if costs else "no heads share a path"
 
 
 def _useful_heads(trained: Trained) -> Answer:
     circuit, task = trained.circuit, cast(RetrievalTask, trained.checkpoint.task)
-    useful, least = len({path.head for path in circuit.paths()}), causal_depth(task.steps)
-    first = min((path.head for path in circuit.every_path()), default=None)
+    useful, least = len(trained.worth.useful), causal_depth(task.steps)
+    first = min([*trained.worth.useful, *(path.head for path in circuit.every_path())])
     joins = any(joins_pair(path.path) for path in circuit.every_path() if path.head == first)
-    does = "joins" if joins else "does not join"
-    ours = f"{useful} useful heads (least possible {least}), the first {does} pairs"
-    if as_such := [f"{head} {circuit[head]}" for head in trained.worth.as_such]:
-        ours += f"; beside them {', '.join(as_such)} needed as such"
-    # The paper has four heads; fewer would do.
-    return Answer(ours, {"joins": joins, "as many": least <= useful <= 4})
+    does = f"the first {'joins' if joins else 'does not join'} pairs"
+    does = does if first in circuit.mechanisms else f"{first} is not identified"
+    conditions = {"joins": joins, "as many": least <= useful <= paper.HEADS}
+    why = f"the paper has {paper.HEADS} useful heads, here are {useful}; {_shared(trained.worth)}"
+    return Answer(f"{useful} useful heads (least possible {least}), {does}", conditions, why)
 
 
 def _learned_with_circuit(trained: Trained) -> Answer:
-    ours, conditions = _fresh_loss(trained, paper.D_LEARNED)
+    ours, conditions, _ = _fresh_loss(trained, paper.D_LEARNED)
     loss = trained.worth.combined_loss
     ours += f"; {loss:.4f} with the circuit"
     return Answer(ours, {**conditions, "holds": loss <= paper.D_SUFFICIENT})
@@ -253,20 +258,15 @@ def _learned_with_circuit(trained: Trained) -> Answer:
 
 def _of_series(evidence: Evidence) -> Iterator[Found]:
     for name, smaller in (("transformer-d", False), ("small", True)):
-        scale, file = "smaller" if smaller else PAPER_SCALE, f"{name}.emergence.json"
+        scale, run = "smaller" if smaller else PAPER_SCALE, evidence.runs / name
         if (found := evidence.series(name)) is None:
-            run, out = evidence.runs / name, evidence.runs / file
-            yield Found(name, scale, f"{MODULE} emergence --run {run} --json {out}")
+            yield Found(name, scale, f"{MODULE} emergence --run {run} --json {run}.emergence.json")
         else:
-            answer = heads_emerge(found[0])
-            yield Found(name, scale, found[1], answer.ours, answer.verdict(smaller))
+            yield heads_emerge(found[0]).found(name, scale, found[1], smaller)
 
 
 def heads_emerge(series: Series) -> Answer:
-    """Whether each of the four conditions holds, with the steps that decide it.
-
-    docs/emergence.md says why these are the conditions.
-    """
+    """The four conditions of docs/emergence.md, with the steps that decide them."""
     task, losses = series.recipe.task, loss_emergence(series)
     passed = [(row.above, row.path) for row in path_emergence(series) if row.above is not None]
     passed.sort(key=lambda crossed: (crossed[0].step, crossed[1]))
@@ -286,23 +286,25 @@ def heads_emerge(series: Series) -> Answer:
         "Losses in order": in_order(losses, task.steps_between),
     }
     came_first = " and ".join(map(_text, first)) or "no path does"
-    recipe, papers = series.recipe, PRESETS["transformer-d"]
-    same = (recipe.task, recipe.model, recipe.batch) == (papers.task, papers.model, papers.batch)
-    if first and same:
-        came_first += f", epoch {first[0][0].step / paper.D_EPOCH:.0f}"
-    missing = " or ".join(name for name, finder in finders.items() if finder is None)
-    order = ", ".join(f"{name} {_text(finder)}" for name, finder in finders.items() if finder)
+    order = ", ".join(f"{name} {_text(finder)}" for name, finder in finders.items())
     fell = ", ".join(f"{name} {crossing or 'never'}" for name, crossing in losses.items())
-    details = (
-        f" ({came_first})",
-        f", as none finds {missing}" if missing else "",
-        f" ({order or 'none'})",
-        f" ({fell})",
-    )
+    details = f" ({came_first})", f" ({order})", "", f" ({fell})"
     words = {True: "yes", False: "no", None: "cannot be told"}
-    parts = zip(conditions.items(), details)
-    ours = ". ".join(f"{name}: {words[holds]}{detail}" for (name, holds), detail in parts)
-    return Answer(ours, conditions)
+    said = (words[holds] + detail for holds, detail in zip(conditions.values(), details))
+    ours = ". ".join(f"{name}: {text}" for name, text in zip(conditions, said))
+    # By any route along paths that have passed: through other positions, or several at once.
+    came, arrivals = replace(series.circuit, mechanisms={}), dict[str, Crossing]()
+    for crossing, path in passed:
+        came = came.replace(path.head, came[path.head].adding(path.path))
+        for place in delivered(came, series.recipe.model.layers):
+            arrivals.setdefault(task.asked[place - 1], crossing)
+    return Answer(
+        ours,
+        conditions,
+        "the paper has one head of the query for each symbol, in order; here symbols also come "
+        "through other positions or together, and by any route the query can have "
+        f"{', '.join(f'{name} at {crossing}' for name, crossing in arrivals.items()) or 'none'}",
+    )
 
 
 def joins_pair(path: RolePath) -> bool:
@@ -311,16 +313,17 @@ def joins_pair(path: RolePath) -> bool:
 
 
 def _finds(path: RolePath, place: int) -> bool:
-    """Whether the query attends to a position that holds x_place.
+    """Whether the query attends to x_place: second in its pair, first in the next.
 
-    That symbol is second in pair `place` and first in the next pair, which comes earlier in the
-    sequence. The query cannot find x_1 there, as nothing brings x_0 to that position.
+    The query cannot find x_1 in the next pair, as nothing brings x_0 there.
     """
     holders = (2,) if place == 1 else (2 * place, 2 * place + 1)
     return path.dest == 0 and path.src in holders
 
 
-def _text(crossed: tuple[Crossing, HeadPath]) -> str:
+def _text(crossed: tuple[Crossing, HeadPath] | None) -> str:
+    if crossed is None:
+        return "never"
     crossing, path = crossed
     return f"{path} by {crossing.by}" if crossing.after is None else f"{path} at {crossing}"
 
@@ -370,12 +373,12 @@ CLAIMS = {
         f"{paper.range_text(paper.PATHS)} without it (first useful layer: "
         f"{paper.range_text(paper.FIRST_LAYER)})",
         partial(_of_models, ALL, lambda trained: costs_of_paths(trained.worth)),
-        "reproduced if every path of the circuit lies inside its range, to two decimals",
+        "reproduced if the first useful layer and all later paths lie inside, to two decimals",
     ),
     "C9": Claim(
         "the first useful head joins pairs; four heads, where three would do",
         "section 8.2",
-        "4 useful heads",
+        f"{paper.HEADS} useful heads",
         partial(_of_models, ALL, _useful_heads),
     ),
     "C10": Claim(

@@ -2,35 +2,37 @@
 
 Each is computed from a checkpoint or read from a result file that records its own command; from the
 package first, then from a folder of finished runs. Result files are `<checkpoint>.circuit.json`
-(`ablate --one-hot --save-circuit`), `<checkpoint>.emergence.json` (`emergence --json`),
-`<grid>.json` (a sweep's summary.json) and `llm.json` (`llm plot --json`).
+(`ablate --one-hot --save-circuit`; `.by-hand.circuit.json` of benchmarks/paper_search.py),
+`<checkpoint>.emergence.json` (`emergence --json`), `<grid>.json` (a sweep's summary.json) and
+`llm.json` (`llm plot --json`).
 """
 
-from dataclasses import dataclass
-from functools import cache, cached_property
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache, cached_property, reduce
 from importlib import resources
+from math import nan
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from retrieval_interp.circuits import Circuit, Head, HeadPath, Scorer, discover
+from retrieval_interp.circuits import Circuit, Head, HeadPath, RolePath, Scorer
 from retrieval_interp.circuits.losses import (
-    Measured,
     Progress,
     mean_loss,
     no_progress,
     removed_losses,
     standard_error,
-    with_cut,
 )
-from retrieval_interp.config import PRESETS
+from retrieval_interp.circuits.mechanisms import UNIFORM
 from retrieval_interp.emergence.series import Series, read_series
 from retrieval_interp.storage import checkpoint as storage
 from retrieval_interp.storage.files import read_text
 from retrieval_interp.tasks import InputError
 from retrieval_interp.tasks.structured import read_json
 
+BY_HAND = ".by-hand"  # how a circuit was found: by the paper's procedure
 EXAMPLES = 512
 LOSS_EXAMPLES = 4096  # examples differ a lot: on 512 the mean is uncertain by a quarter
 
@@ -46,38 +48,31 @@ class Worth:
 
     combined_loss: float  # with the circuit in place
     ablated: dict[HeadPath, float]  # with one path removed from the circuit
-    as_such: tuple[Head, ...] = ()  # with a fixed pattern, needed as such
+    together: Mapping[RolePath, float] = field(default_factory=dict)  # removed from all its heads
+    useful: tuple[Head, ...] = ()  # with a path, or left as they are
+    first_uniform: float = nan  # with the first useful layer uniform
 
 
 class Trained:
     """A trained transformer, its circuit, and the losses of both."""
 
-    def __init__(self, name: str, where: str, file: Path | None, progress: Progress):
-        self.name, self.where, self.file, self.progress = name, where, file, progress
+    def __init__(self, name: str, file: Path, progress: Progress):
+        self.name, self.file, self.progress = name, file, progress
 
     @cached_property
     def checkpoint(self) -> storage.Checkpoint:
-        return storage.load_checkpoint(self.where)
+        return storage.load_checkpoint(self.name)
 
     @property
-    def ablate_command(self) -> str:
-        """Finds the circuit and prints its numbers."""
-        if self.file is not None:
-            return made_by(_read(self.file).get("record"), self.file)
-        return f"python -m retrieval_interp.ablate --ckpt {self.where} --one-hot"
+    def circuit_command(self) -> str:
+        return made_by(_read(self.file).get("record"), self.file)
 
     @cached_property
     def circuit(self) -> Circuit:
-        """Made of one-hot paths, as in the paper; read from the result file, or found now."""
-        model, task, config = self.checkpoint.model, self.checkpoint.task, self.checkpoint.config
-        if self.file is not None:
-            trained = f"{self.name} was trained on"
-            return storage.read_circuit(self.file, task, config.layers, config.heads, trained)
-        progress = self.progress
-        circuit = discover(model, task, examples=EXAMPLES, shared=False, progress=progress)
-        if circuit.unfinished:  # no claim is judged by it
-            raise KeyboardInterrupt
-        return circuit
+        """Made of one-hot paths, as in the paper."""
+        task, config = self.checkpoint.task, self.checkpoint.config
+        trained = f"{self.name} was trained on"
+        return storage.read_circuit(self.file, task, config.layers, config.heads, trained)
 
     @cached_property
     def worth(self) -> Worth:
@@ -87,21 +82,24 @@ class Trained:
         combined = scorer.rebase(circuit)
         removed = removed_losses(scorer, circuit, self.progress)
         ablated = {path: mean_loss(losses) for path, losses in removed}
-        fixed = [head for head, mechanism in circuit.mechanisms.items() if mechanism.is_fixed]
-        emptied = {head: Measured.of(scorer.each(with_cut(circuit, head))) for head in fixed}
-        needed = (head for head, (loss, se) in emptied.items() if loss - 2 * se > task.tolerance)
-        return Worth(combined, ablated, tuple(needed) if combined < task.tolerance else ())
+        together = dict[RolePath, float]()
+        for role_path in dict.fromkeys(path.path for path in ablated):
+            alike = [path for path in ablated if path.path == role_path]
+            if len(alike) > 1:
+                together[role_path] = scorer.loss(reduce(Circuit.without, alike, circuit))
+        useful = [h for h in scorer.heads if circuit[h].paths or h not in circuit.mechanisms]
+        first = [head for head in useful if head.layer == useful[0].layer]
+        uniform = scorer.loss(reduce(lambda c, head: c.replace(head, UNIFORM), first, circuit))
+        return Worth(combined, ablated, together, tuple(useful), uniform)
 
     @cached_property
     def fresh_loss(self) -> tuple[float, float]:
         """The intact model's loss on LOSS_EXAMPLES fresh examples, and its standard error."""
         model, task = self.checkpoint.model, self.checkpoint.task
-        losses = []
-        starts = range(0, LOSS_EXAMPLES, EXAMPLES)
-        for start in self.progress(starts, f"fresh examples of {self.name}"):
-            batch = task.sample(EXAMPLES, split="test", start=start)
-            with torch.no_grad():
-                losses.append(task.example_losses(model(batch.inputs), batch).mean(dim=1))
+        batches = list(task.sample(LOSS_EXAMPLES, split="test").parts(EXAMPLES))
+        parts = self.progress(batches, f"fresh examples of {self.name}")
+        with torch.no_grad():
+            losses = [task.example_losses(model(part.inputs), part).mean(dim=1) for part in parts]
         by_example = torch.cat(losses)
         return float(by_example.mean()), standard_error(by_example)
 
@@ -113,13 +111,11 @@ class Evidence:
         self.runs, self.progress = runs, progress
         self.trained = cache(self._trained)
 
-    def _trained(self, name: str) -> Trained | None:
-        """A transformer by its preset's name; None if it has not been trained."""
-        run, circuit = self.runs / name, self._file(f"{name}.circuit.json")
-        if name in storage.shipped_checkpoints():
-            return Trained(name, name, circuit, self.progress)
-        last = run / f"checkpoints/step-{PRESETS[name].steps:06d}.safetensors"
-        return Trained(name, str(run), circuit, self.progress) if last.is_file() else None
+    def _trained(self, name: str, how: str = "") -> Trained | None:
+        """A shipped transformer and its circuit, found by `ablate` or as `how` says; or None."""
+        file = self._file(f"{name}{how}.circuit.json")
+        shipped = name in storage.shipped_checkpoints()
+        return Trained(name, file, self.progress) if shipped and file is not None else None
 
     def series(self, name: str) -> tuple[Series, str] | None:
         """A transformer's series through training, and the command that made it."""

@@ -20,7 +20,8 @@ def table_text(judged: Judged, width: int = 100) -> str:
         for row in found:
             # A command is broken at spaces alone, so that it can be copied.
             scale = f"{row.run}: {row.scale}" if row.scale else row.run
-            items += [f"{scale}: {row.ours or '-'}", f"{row.verdict}  [{row.command}]"]
+            verdict = f"{row.verdict}: {row.why}" if row.why else row.verdict
+            items += [f"{scale}: {row.ours or '-'}", f"{verdict}  [{row.command}]"]
         for item in items:
             lines += [f"    {line}" for line in wrapped(item, width - 4, 4)]
         lines.append("")
