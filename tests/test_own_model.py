@@ -9,13 +9,22 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from tokenizers.processors import TemplateProcessing
 
 import retrieval_interp as ri
 from retrieval_interp.circuits import Circuit, Head, Scorer, mechanisms
 from retrieval_interp.circuits.attention import Mask
 from retrieval_interp.circuits.hooks import ablated, probed
 from retrieval_interp.circuits.mechanisms import Where, pattern_of
-from tests.oracles import SENTENCE, Lookup, bridge_of, hooked_model, naive_outputs, untrained_bridge
+from tests.oracles import (
+    SENTENCE,
+    Lookup,
+    bridge_of,
+    byte_pairs,
+    hooked_model,
+    naive_outputs,
+    untrained_bridge,
+)
 
 CIRCUITS = [
     [],
@@ -168,6 +177,30 @@ def test_a_rule_reads_words_and_no_padding(rules_kept):
         [0] * 3,
         *[[0, 1, 0]] * 2,
     ]
+
+
+@pytest.mark.parametrize("begins", [True, False])  # whether the tokenizer adds the first token
+def test_a_program_of_text_and_tokenizer_is_a_rule(rules_kept, begins):
+    """Attention to words of as many letters, to all later ones too; rows are scaled to 1."""
+    tokenizer = byte_pairs(["a bb cc a"] * 9, 300)
+    ids = tokenizer("<bos>a bb cc a")["input_ids"]
+    if begins:
+        tokenizer._tokenizer.post_processor = TemplateProcessing(
+            single="<bos> $A", special_tokens=[("<bos>", tokenizer.bos_token_id)]
+        )
+
+    def same_length(sentence, tokenizer):
+        ids = tokenizer([sentence], return_tensors="pt").input_ids[0].tolist()
+        sizes = torch.tensor([len(tokenizer.decode([n]).strip()) for n in ids])
+        return "same length", ((sizes[:, None] == sizes) & (sizes > 1)).numpy() * 2.0
+
+    made = ri.rule("same-length", same_length, tokenizer)
+    where = Where(torch.zeros(1, 1, 1).long(), len(ids), Mask(), torch.tensor([ids]))
+    first = [1.0, *[0.0] * 4]
+    third = [[0, 0, 1, 0, 0], [0, 0, 0.5, 0.5, 0]]
+    assert pattern_of(made, where)[0].tolist() == [first, first, *third, first]
+    with pytest.raises(ri.InputError, match="same-length: expected a tokenizer, which"):
+        ri.rule("same-length", same_length)
 
 
 @pytest.mark.parametrize(
