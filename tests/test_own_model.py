@@ -3,7 +3,7 @@
 import os
 import subprocess
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from runpy import run_path
 from types import SimpleNamespace
 
@@ -133,15 +133,7 @@ def three_back(tokens):
 def test_a_rule_of_ones_own_is_tried_by_search_and_scan(rules_kept):
     """On a trained head that looks three places back, which no built-in rule says."""
     names = run_path("examples/own_task.py")
-    model, task = names["model"], names["task"]
-
-    class Here(names["ThreeBack"]):  # without the role that would name the place
-        role_names = role_labels = ("here",)
-
-        def sample(self, *asked, **options):
-            batch = super().sample(*asked, **options)
-            return replace(batch, roles=batch.roles[..., :1])
-
+    model, task, Here = (names[name] for name in ("model", "task", "Here"))
     made = ri.rule("three-back", three_back)
     assert ri.discover(model, Here(), examples=64)[Head(0, 0)] == made
     (head,) = ri.scan(model, task, examples=64).heads

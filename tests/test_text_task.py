@@ -303,7 +303,7 @@ def test_pairs_are_read_from_the_files_of_others():
         read([(*rows[0][:2], 999999, 1)], "_idx")
     with pytest.raises(ri.InputError, match="expected token ids as correct_idx, found ' Mary'"):
         read(rows, "_idx")
-    with pytest.raises(ri.InputError, match="or CSV with columns clean, .* found clean, group"):
+    with pytest.raises(ri.InputError, match="CSV with clean, .* found clean, group"):
         ri.read_pairs("clean,group\na,b")
     with pytest.raises(ri.InputError, match="clean_prefix, .* in every line, found"):
         ri.read_pairs('{"clean_prefix": "a"}')
@@ -344,7 +344,7 @@ def test_spans_of_a_file_are_roles():
     assert places == [[0, 1, 2, 3, -1, 4, 5, 6], [0, 1, 2, 3, 4, 5, 6, 7]]
     with pytest.raises(ri.InputError, match="as many rows .* found 2 and 1 rows"):
         ri.read_pairs(read(rows), None, read(others[:1]))
-    with pytest.raises(ri.InputError, match="a second file, PEAP's counterfactual prompts"):
+    with pytest.raises(ri.InputError, match="or two files of PEAP, found prompt, id"):
         ri.read_pairs(read(rows))
     longer = [*pairs[0].spans[:-1], ("END", 9)]
     with pytest.raises(ri.InputError, match="spans: expected a prompt of 9 tokens, found 6"):

@@ -72,14 +72,12 @@ def _from_csv(text: str, tokenizer: Any) -> tuple[Pair, ...]:
         for ending in ("", "_idx")
         if {right + ending, wrong + ending} <= columns
     ]
-    if columns >= set(_PEAP):
-        raise InputError("pairs: expected a second file, PEAP's counterfactual prompts, found one")
     if not {"clean", "corrupted"} <= columns or not named:
         found = ", ".join(map(str, rows[0])) if rows else "no rows"
         raise InputError(
-            "pairs: expected JSON of auto-circuit, JSON lines of feature-circuits, or CSV with "
-            "columns clean, corrupted, and answers such as correct_idx and incorrect_idx, found "
-            f"{found:.200}"
+            "pairs: expected JSON of auto-circuit, JSON lines of feature-circuits, CSV with clean, "
+            "corrupted, and answers such as correct_idx and incorrect_idx, or two files of "
+            f"PEAP, found {found:.200}"
         )
     right, wrong = named[0]
     are_ids = right.endswith("_idx")
