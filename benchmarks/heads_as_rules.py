@@ -1,22 +1,26 @@
 """How many heads rules can replace, by cause and by resemblance (docs/language-models.md).
 
-    python benchmarks/heads_as_rules.py
+    python benchmarks/heads_as_rules.py [--programs golden_programs.py]
 
 Hayes et al. (arXiv 2606.19317) replace heads by programs, the most alike first. Here the rule that
 `ri.scan` finds takes a head's place, in the order of what that costs alone (`cause`), of the share
 of attention that the rule has (`resemblance`), or at random. As controls, the same heads get no
 attention, uniform, another rule, or their mean pattern. Text is Python's own documentation.
+With `--programs`, functions `f(sentence, tokenizer) -> (name, matrix)` of a file are rules as well:
+all that run on every text without other packages.
 """
 
 import argparse
+import ast
 import math
 import random
 from collections.abc import Sequence
+from pathlib import Path
 from pydoc_data.topics import topics
 from typing import Any
 
 import torch
-from measure import Rows, benchmark, load_model, rank_correlation
+from measure import Rows, benchmark, load_model, rank_correlation, shortest
 
 import retrieval_interp as ri
 from retrieval_interp.circuits import Circuit, Scorer
@@ -25,7 +29,7 @@ from retrieval_interp.circuits.means import position_means
 from retrieval_interp.circuits.mechanisms import IDENTITY, RULES, UNIFORM, Mechanism, OneHot
 from retrieval_interp.circuits.scan import next_token_task
 
-LENGTH, SHUFFLES = 128, 100
+LENGTH, SHUFFLES, RISE = 128, 100, 15  # percent of perplexity, for which most are looked for
 SHARES, CONTROLS = (0.1, 0.25, 0.4, 0.5, 0.75, 1.0), ("zero", "uniform", "wrong", "mean")
 
 
@@ -47,9 +51,37 @@ def opened(options: argparse.Namespace) -> tuple[Any, Any, ri.Task, ri.Batch]:
         model, own = load_model(options.model, "cpu")
         return model, own, own, own.sample(options.test, split="validation")
     model = ri.smollm2()
-    texts = beginnings(model.tokenizer)
-    task = next_token_task(model, texts[1::2][-options.test :], LENGTH)
-    return model, texts[::2][: 2 * options.decide], task, task.whole()
+    read, texts = model.tokenizer, beginnings(model.tokenizer)
+    decide, test = texts[::2][: 2 * options.decide], texts[1::2][-options.test :]
+    if options.programs:  # which read the text
+        decide, test = (
+            [ids for ids in rows if read(read.decode(ids[1:]))["input_ids"] == ids]
+            for rows in (decide, test)
+        )
+    task = next_token_task(model, test, LENGTH)
+    return model, decide, task, task.whole()
+
+
+def add_programs(path: Path, tokenizer: Any, texts: Sequence[Sequence[int]]) -> dict[str, int]:
+    """Make the functions of a file rules; counts those that run, and the errors of the others."""
+    names: dict[str, Any] = {}
+    counts = {"programs": 0}
+    for part in ast.parse(path.read_text()).body:
+        is_function = isinstance(part, ast.FunctionDef)
+        try:
+            exec(compile(ast.Module([part], []), str(path), "exec"), names)
+            if is_function:
+                function = names[part.name]
+                for ids in texts:
+                    _, matrix = function(tokenizer.decode(ids[1:]), tokenizer)
+                    if matrix.shape != (len(ids), len(ids)) or not (matrix >= 0).all():
+                        raise ValueError
+                counts["programs"] += 1
+                ri.rule(f"{part.name}-{counts['programs']}", function, tokenizer)
+        except Exception as error:  # whatever the code of others raises
+            kind = type(error).__name__
+            counts[kind] = counts.get(kind, 0) + is_function
+    return counts
 
 
 def correlations(shares: Sequence[float], costs: Sequence[float]) -> dict[str, float]:
@@ -67,12 +99,17 @@ def correlations(shares: Sequence[float], costs: Sequence[float]) -> dict[str, f
     model="smollm2",
     decide=5,
     test=24,
+    programs="",
     quick={"model": "equations", "test": 8},
     shown=lambda rows: [row for row in rows if "heads" in row],
 )
 def main(options: argparse.Namespace) -> Rows:
     """A row per circuit that is measured, one of correlations, and one per head."""
     model, given, task, batch = opened(options)
+    table = Rows()
+    if options.programs:
+        texts = [*given, *batch.inputs.tolist()]
+        table.append(add_programs(Path(options.programs), model.tokenizer, texts))
     found = ri.scan(model, given, progress=ri.progress_bar, examples=options.decide)
     cost = {row.head: row.change.loss for row in found.heads}
     rule: dict[ri.Head, Mechanism] = {row.head: row.rule for row in found.heads}
@@ -90,16 +127,21 @@ def main(options: argparse.Namespace) -> Rows:
     plan = [(order, "rule", share) for order in ("cause", "resemblance") for share in SHARES]
     plan += [("random", "rule", share) for share in SHARES[1:3]]
     plan += [("cause", kind, share) for kind in CONTROLS for share in SHARES[1:3]]
-    scorer, table = Scorer(model, task, batch), Rows()
+    scorer = Scorer(model, task, batch)
     intact = scorer.each(scorer.empty_circuit)
-    for order, kind, share in ri.progress_bar(plan, "measuring circuits"):
-        chosen = orders[order][: math.ceil(share * len(rule))]
+
+    def measured(order: str, kind: str, count: int) -> dict[str, Any]:
+        chosen = orders[order][:count]
         circuit = Circuit({head: put[kind][head] for head in chosen}, batch.roles.shape[-1])
         rise = scorer.each(circuit) - intact
-        nats, error, what = float(rise.mean()), standard_error(rise), f"{order}, {kind}"
-        more, row = 100 * math.exp(nats), {"order, in place": what, "heads": len(chosen)}
-        row |= {"nats": nats, "+-": error, "perplexity, %": more - 100, "+- %": more * error}
-        table.append(row)
+        nats, error = float(rise.mean()), standard_error(rise)
+        more, row = 100 * math.exp(nats), {"order, in place": f"{order}, {kind}", "heads": count}
+        return row | {"nats": nats, "+-": error, "perplexity, %": more - 100, "+- %": more * error}
+
+    for order, kind, share in ri.progress_bar(plan, "measuring circuits"):
+        table.append(measured(order, kind, math.ceil(share * len(rule))))
+    most = shortest(len(rule), lambda n: measured("cause", "rule", n)["perplexity, %"] > RISE) - 1
+    table.append(measured("cause", "rule", most))
     table.append(correlations([row.share for row in found.heads], list(cost.values())))
     kept = [(f"{row.head}", f"{row.rule}", row.share, cost[row.head]) for row in found.heads]
     return table + [dict(zip(("head", "rule", "share", "cost"), each)) for each in kept]

@@ -5,6 +5,7 @@ text and files find it by its `kind`. Searches and scans try what `RULES` lists;
 costs them is their `cost`.
 """
 
+import inspect
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -519,14 +520,17 @@ position, as roles say there what positions are.
 """
 
 
-def rule(kind: str, function: Callable[[Sequence[Any]], Any], tokenizer: Any = None) -> Mechanism:
+def rule(kind: str, function: Callable[..., Any], tokenizer: Any = None) -> Mechanism:
     """A rule of one's own from a function, which searches and scans try from now on.
 
     Args:
         kind: its word in text and files.
         function: from the tokens of one example, padding left out, to the weights [dest src] that
             a head is to have, as a tensor, an array or lists. A row has at most 1 in sum, and
-            weights on positions that the mask hides are dropped.
+            weights on positions that the mask hides are dropped. Or from the text and the
+            tokenizer to a name and the weights, as the programs of Hayes et al.
+            (https://arxiv.org/abs/2606.19317); then a row is scaled to 1, and one without weights
+            attends to the first position.
         tokenizer: gives words, with their blanks, in place of token ids.
 
     Examples:
@@ -540,6 +544,11 @@ def rule(kind: str, function: Callable[[Sequence[Any]], Any], tokenizer: Any = N
         >>> made = ri.rule("after-comma", after_comma, tokenizer=None)
     """
 
+    needed = [p for p in inspect.signature(function).parameters.values() if p.default is p.empty]
+    reads_text = len(needed) == 2
+    if reads_text and tokenizer is None:
+        raise InputError(f"{kind}: expected a tokenizer, which the function reads, found none")
+
     def pattern(self: Mechanism, where: Where) -> Pattern:
         if where.tokens is None:
             raise InputError(f"{kind}: expected token ids, found vectors")
@@ -547,13 +556,24 @@ def rule(kind: str, function: Callable[[Sequence[Any]], Any], tokenizer: Any = N
         for example, ids in enumerate(where.tokens.cpu()):
             real = torch.ones(len(ids)).bool() if where.real is None else where.real[example].cpu()
             tokens = ids[real].tolist()
-            words = tokens if tokenizer is None else [tokenizer.decode([n]) for n in tokens]
-            made = torch.as_tensor(function(words), dtype=torch.float32)
+            if reads_text:
+                begun = tokenizer("")["input_ids"] == tokens[:1]  # by the tokenizer itself
+                returned = function(tokenizer.decode(tokens[begun:]), tokenizer)
+            else:
+                words = tokens if tokenizer is None else [tokenizer.decode([n]) for n in tokens]
+                returned = function(words)
+            made = returned[1] if isinstance(returned[0], str) else returned  # a name before it
+            made = torch.as_tensor(made, dtype=torch.float32)
             if made.shape != (len(tokens), len(tokens)):
                 size, found = [len(tokens)] * 2, list(made.shape)
                 raise InputError(f"{kind}: expected weights of shape {size}, found {found}")
             weights[example, real.nonzero(), real.nonzero()[:, 0]] = made
-        return weights.to(where.roles.device) * where.allowed
+        weights = weights.to(where.roles.device) * where.allowed
+        if not reads_text:
+            return weights
+        total = weights.clamp(min=0).sum(-1, keepdim=True)
+        scaled = weights.clamp(min=0) / total
+        return torch.where(total == 0, FIRST.pattern(where), scaled)
 
     body = {"kind": kind, "pattern": pattern, "reads_tokens": True, "cost": Rule.cost}
     cls: Any = type("OwnRule", (Mechanism,), {**body, "__module__": function.__module__})

@@ -1,6 +1,7 @@
 """A task and a model of your own: python examples/own_task.py
 
-The task: at every place, say the word three places before. One head is enough.
+The task: at every place, say the word three places before. One head is enough. Then three rules of
+your own, of which the search takes the one that the head follows.
 """
 
 import warnings
@@ -49,3 +50,26 @@ for step in range(300):
 bench = ri.open(model.eval(), task)
 print(bench.roles(), bench.ablations(), bench.suppose("L0.H0 here<-before"), sep="\n\n")
 print(bench.score())
+
+
+# A task whose roles do not name the place where the head looks: no path is true, but a rule may be.
+class Here(ThreeBack):
+    role_names = role_labels = ("here",)
+
+    def sample(self, *asked, **options):
+        batch = super().sample(*asked, **options)
+        return ri.Batch(batch.inputs, batch.targets, batch.roles[..., :1])
+
+
+def after_next_letter(tokens):  # to the last place behind the next word of the alphabet
+    weights = torch.zeros(len(tokens), len(tokens))
+    for dest, token in enumerate(tokens):
+        behind = [n for n in range(1, dest + 1) if tokens[n - 1] == token + 1]
+        weights[dest, behind[-1] if behind else 0] = 1
+    return weights
+
+
+ri.rule("two-back", lambda tokens: torch.eye(len(tokens)).roll(2, 0).tril())
+ri.rule("three-back", lambda tokens: torch.eye(len(tokens)).roll(3, 0).tril())
+ri.rule("after-next-letter", after_next_letter)
+print("\nby rules:", ri.discover(model, Here(), examples=64))

@@ -5,9 +5,14 @@ import os
 import re
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from transformers import GPT2Config, GPT2LMHeadModel
+
+from retrieval_interp.tasks.words.template_task import NAMES, TEMPLATES
+from tests.oracles import byte_pairs
 
 ROOT = Path(__file__).parent.parent
 
@@ -103,7 +108,7 @@ SCRIPTS = {  # what they print, run as a user runs them
     ],
     "own_task.py": [
         *["here <- three before", "here<-before 0.9", "Sufficient: with 1 of 1 head"],
-        "L0.H0: original -> one-hot here<-before",
+        *["L0.H0: original -> one-hot here<-before", "by rules: L0.H0 three-back"],
     ],
     "trained_task.py": ["enables L1.H0 query<-value (key 0.9", "Sufficient: with 2 of 2 heads"],
 }
@@ -163,3 +168,17 @@ def test_a_notebook_shows_what_it_says(name, tmp_path, monkeypatch):
     shown = {kind for output in outputs for kind in output.get("data", ())}
     texts = [output.get("text") or output.data.get("text/plain", "") for output in outputs]
     assert all(part in "\n".join(texts) or part in shown for part in SHOWN[name]), texts
+
+
+def test_heads_of_gpt2_are_ranked_beside_a_papers(tmp_path, printed):
+    """With random weights; the area follows from the ranks that are printed (Mann and Whitney)."""
+    texts = [t.format(IO=a, S1=b, S2=b) for t in TEMPLATES for a, b in pairwise(NAMES[:8])]
+    byte_pairs(texts, 900).save_pretrained(tmp_path)
+    sizes = {"n_layer": 12, "n_head": 12, "n_embd": 24, "n_positions": 32}
+    GPT2LMHeadModel(GPT2Config(vocab_size=1000, **sizes)).save_pretrained(tmp_path)
+    shown = printed(example("gpt2_names.py", str(tmp_path))).partition("heads of the paper")[2]
+    ranks = [int(rank) for rank in re.findall(r"L\d+\.H\d+ (\d+)", shown)]
+    assert len(set(ranks)) == 26 and all(1 <= rank <= 144 for rank in ranks)
+    area = 1 - (sum(ranks) - 26 * 27 / 2) / (26 * (144 - 26))
+    count = len(re.findall(r"\d\*", shown))
+    assert f"{count} of 26 found, ROC-AUC {area:.2f}" in shown

@@ -3,19 +3,28 @@
 import os
 import subprocess
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from runpy import run_path
 from types import SimpleNamespace
 
 import pytest
 import torch
+from tokenizers.processors import TemplateProcessing
 
 import retrieval_interp as ri
 from retrieval_interp.circuits import Circuit, Head, Scorer, mechanisms
 from retrieval_interp.circuits.attention import Mask
 from retrieval_interp.circuits.hooks import ablated, probed
 from retrieval_interp.circuits.mechanisms import Where, pattern_of
-from tests.oracles import SENTENCE, Lookup, bridge_of, hooked_model, naive_outputs, untrained_bridge
+from tests.oracles import (
+    SENTENCE,
+    Lookup,
+    bridge_of,
+    byte_pairs,
+    hooked_model,
+    naive_outputs,
+    untrained_bridge,
+)
 
 CIRCUITS = [
     [],
@@ -124,15 +133,7 @@ def three_back(tokens):
 def test_a_rule_of_ones_own_is_tried_by_search_and_scan(rules_kept):
     """On a trained head that looks three places back, which no built-in rule says."""
     names = run_path("examples/own_task.py")
-    model, task = names["model"], names["task"]
-
-    class Here(names["ThreeBack"]):  # without the role that would name the place
-        role_names = role_labels = ("here",)
-
-        def sample(self, *asked, **options):
-            batch = super().sample(*asked, **options)
-            return replace(batch, roles=batch.roles[..., :1])
-
+    model, task, Here = (names[name] for name in ("model", "task", "Here"))
     made = ri.rule("three-back", three_back)
     assert ri.discover(model, Here(), examples=64)[Head(0, 0)] == made
     (head,) = ri.scan(model, task, examples=64).heads
@@ -168,6 +169,30 @@ def test_a_rule_reads_words_and_no_padding(rules_kept):
         [0] * 3,
         *[[0, 1, 0]] * 2,
     ]
+
+
+@pytest.mark.parametrize("begins", [True, False])  # whether the tokenizer adds the first token
+def test_a_program_of_text_and_tokenizer_is_a_rule(rules_kept, begins):
+    """Attention to words of as many letters, to all later ones too; rows are scaled to 1."""
+    tokenizer = byte_pairs(["a bb cc a"] * 9, 300)
+    ids = tokenizer("<bos>a bb cc a")["input_ids"]
+    if begins:
+        tokenizer._tokenizer.post_processor = TemplateProcessing(
+            single="<bos> $A", special_tokens=[("<bos>", tokenizer.bos_token_id)]
+        )
+
+    def same_length(sentence, tokenizer):
+        ids = tokenizer([sentence], return_tensors="pt").input_ids[0].tolist()
+        sizes = torch.tensor([len(tokenizer.decode([n]).strip()) for n in ids])
+        return "same length", ((sizes[:, None] == sizes) & (sizes > 1)).numpy() * 2.0
+
+    made = ri.rule("same-length", same_length, tokenizer)
+    where = Where(torch.zeros(1, 1, 1).long(), len(ids), Mask(), torch.tensor([ids]))
+    first = [1.0, *[0.0] * 4]
+    third = [[0, 0, 1, 0, 0], [0, 0, 0.5, 0.5, 0]]
+    assert pattern_of(made, where)[0].tolist() == [first, first, *third, first]
+    with pytest.raises(ri.InputError, match="same-length: expected a tokenizer, which"):
+        ri.rule("same-length", same_length)
 
 
 @pytest.mark.parametrize(

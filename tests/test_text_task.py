@@ -5,6 +5,7 @@ import io
 import json
 import math
 import re
+from dataclasses import replace
 from itertools import pairwise, product
 
 import pytest
@@ -302,7 +303,51 @@ def test_pairs_are_read_from_the_files_of_others():
         read([(*rows[0][:2], 999999, 1)], "_idx")
     with pytest.raises(ri.InputError, match="expected token ids as correct_idx, found ' Mary'"):
         read(rows, "_idx")
-    with pytest.raises(ri.InputError, match="or CSV with columns clean, .* found clean, group"):
+    with pytest.raises(ri.InputError, match="CSV with clean, .* found clean, group"):
         ri.read_pairs("clean,group\na,b")
     with pytest.raises(ri.InputError, match="clean_prefix, .* in every line, found"):
         ri.read_pairs('{"clean_prefix": "a"}')
+
+
+def test_prompts_of_different_length_are_aligned_at_both_ends():
+    """Behind the words with which all begin, places count from the end."""
+    texts = [f"After lunch {who} gave it to" for who in ("Tom", "Ann and Tom", "Tom and Ann")]
+    pairs = [ri.Pair(text, text.replace("After", "Then"), (" Ann",), (" Tom",)) for text in texts]
+    words = oracles.whole_words([*texts, "Then"])
+    with pytest.warns(ri.InputWarning, match="1 of 4 pairs are left out: .* as many tokens"):
+        task = ri.PairsTask([*pairs, replace(pairs[0], corrupt="After")], words)
+    batch = task.sample(2)
+    assert task.role_names == ("s", "After", "lunch", "token@-4", "gave", "it", "END")
+    assert batch.roles[:, 0].tolist() == [[0, 1, 2, 3, 4, 5, 6], [0, 1, 2, 5, 6, 7, 8]]
+
+
+def test_spans_of_a_file_are_roles():
+    """Two files of PEAP, whose columns say where spans begin, counted behind the first token."""
+    names = ["prompt", "id", "correct_token", "wrong_token", "first", "again, s", "last", "length"]
+    rows = [
+        ["Tom met Eve Tom gave to", 900, " Eve", " Tom", 1, 4, 6, 7],
+        ["Tom saw Sue here Tom gave to", 901, " Sue", " Tom", 1, 5, 7, 8],
+    ]
+    others = [[row[0].replace("Tom gave", "Ann gave"), *row[1:]] for row in rows]
+    words = oracles.whole_words([row[0] for row in [*rows, *others]])
+
+    def read(rows):
+        csv.writer(file := io.StringIO()).writerows([names, *rows])
+        return file.getvalue()
+
+    pairs = ri.read_pairs(read(rows), None, read(others))
+    assert [pair.corrupt for pair in pairs] == [row[0] for row in others]
+    task = ri.PairsTask(pairs, words)
+    spans = ["first", "first.2", "first.3", "first.4", "again__s", "again__s.2"]
+    assert task.role_names == ("BOS", *spans, "END")  # the last word is none of a span
+    places = [task.sample(1, split=split).roles[0, 0].tolist() for split in ("train", "test")]
+    assert places == [[0, 1, 2, 3, -1, 4, 5, 6], [0, 1, 2, 3, 4, 5, 6, 7]]
+    with pytest.raises(ri.InputError, match="as many rows .* found 2 and 1 rows"):
+        ri.read_pairs(read(rows), None, read(others[:1]))
+    with pytest.raises(ri.InputError, match="or two files of PEAP, found prompt, id"):
+        ri.read_pairs(read(rows))
+    longer = [*pairs[0].spans[:-1], ("END", 9)]
+    with pytest.raises(ri.InputError, match="spans: expected a prompt of 9 tokens, found 6"):
+        ri.PairsTask([replace(pairs[0], spans=tuple(longer))], words)
+    with pytest.raises(ri.InputError, match="expected the same spans in all"):
+        ri.PairsTask([pairs[0], replace(pairs[1], spans=pairs[1].spans[1:])], words)

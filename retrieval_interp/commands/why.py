@@ -29,7 +29,8 @@ class WhyOptions(command.MeasuringOptions):
         place: the words of the prompt that are changed; by default the word on which most hangs.
         counterfactual: a prompt with as many tokens that asks something else, in place of changes.
         pairs: a file of prompts with a counterfactual each: JSON of auto-circuit, JSON lines of
-            feature-circuits, or CSV of EAP-IG and MIB.
+            feature-circuits, CSV of EAP-IG and MIB, or two of PEAP, the second one with the
+            counterfactual prompts.
         tokenizer: of the token ids in a CSV file, a folder or a name in Hugging Face's local cache;
             by default the model's.
         task: `indirect-objects`, or a task of your own, FILE.py:NAME; by default the task of the
@@ -48,7 +49,7 @@ class WhyOptions(command.MeasuringOptions):
     wrong: str = ""
     place: str = ""
     counterfactual: str | None = None
-    pairs: Path | None = None
+    pairs: tuple[Path, ...] = ()
     tokenizer: str | None = None
     task: str | None = None
     keep: float = 0.9
@@ -61,31 +62,23 @@ class WhyOptions(command.MeasuringOptions):
 
 def main(argv: Sequence[str], prog: str = "retrieval-interp why") -> None:
     options = command.parse_options(WhyOptions, argv, prog)
-    options.check(Path(options.model), options.pairs)
+    options.check(Path(options.model), *options.pairs)
     _check(options)
-    text = None if options.pairs is None else read_text(options.pairs, "pairs")
+    texts = [read_text(path, "pairs") for path in options.pairs]
     with command.saying("loading PyTorch and the model"):
         from retrieval_interp.tasks.words.pair_files import read_pairs
         from retrieval_interp.views.why_view import why_text, why_to_dict
 
-        if text is not None:
-            read_pairs(text)  # before a model is loaded
+        if texts:
+            read_pairs(texts[0], None, *texts[1:])  # before a model is loaded
         own = None if options.task == _NAMES else options.task
         model, task = command.load_model(options.model, options.device, own)
-        pairs = None if text is None else read_pairs(text, _tokenizer(options.tokenizer, model))
-    prompt = _asked(options, model, task, pairs), options.answer, options.wrong
-    names = (
-        "counterfactual",
-        "place",
-        "keep",
-        "patch",
-        "upto",
-        "examples",
-        "seed",
-        "time",
-        "controls",
-    )
-    how = {name: getattr(options, name) for name in (*names, "controls")}
+        if texts:
+            pairs = read_pairs(texts[0], _tokenizer(options.tokenizer, model), *texts[1:])
+            task = ri.PairsTask(pairs, model.tokenizer)
+    prompt = _asked(options, model, task), options.answer, options.wrong
+    names = "counterfactual place keep patch upto examples seed time controls"
+    how = {name: getattr(options, name) for name in names.split()}
     found = ri.why(model, *prompt, progress=progress_bar, **how)
     record = {"model": options.model, **provenance(f"{prog} {shlex.join(argv)}")}
     if options.json is not None:
@@ -100,7 +93,8 @@ def main(argv: Sequence[str], prog: str = "retrieval-interp why") -> None:
 
 
 def _check(options: WhyOptions) -> None:
-    asked = [name for name in ("prompt", "pairs", "task") if getattr(options, name) is not None]
+    kinds = ("prompt", "pairs", "task")
+    asked = [name for name in kinds if getattr(options, name) not in (None, ())]
     if len(asked) > 1 or (not asked and options.model in PACKAGED):
         found = " and ".join(asked) or "none of them"
         raise ri.InputError(f"expected one of --prompt, --pairs and --task, found {found}")
@@ -112,7 +106,9 @@ def _check(options: WhyOptions) -> None:
         raise ri.InputError(f"--wrong: expected another answer than --answer, {options.answer!r}")
     if not 0 < options.keep < 1:
         raise ri.InputError(f"--keep: expected a share above 0 and below 1, found {options.keep}")
-    if options.tokenizer is not None and options.pairs is None:
+    if len(options.pairs) > 2:
+        raise ri.InputError(f"--pairs: expected one or two files, found {len(options.pairs)}")
+    if options.tokenizer is not None and not options.pairs:
         raise ri.InputError("--tokenizer: expected --pairs with it, found none")
     if options.controls < 0:
         raise ri.InputError(f"--controls: expected at least 0, found {options.controls}")
@@ -133,12 +129,10 @@ def _tokenizer(name: str | None, model: Any) -> Any:
         ) from error
 
 
-def _asked(options: WhyOptions, model: Any, task: Any, pairs: Any) -> Any:
+def _asked(options: WhyOptions, model: Any, task: Any) -> Any:
     """A prompt, or a task."""
     if options.prompt is not None:
         return options.prompt
-    if pairs is not None:
-        return ri.PairsTask(pairs, model.tokenizer)
     if options.task == _NAMES:
         return ri.IndirectObjectTask(model.tokenizer)
     if task is None:

@@ -21,9 +21,8 @@ def eap_graph(why: Explanation, model: Any) -> dict[str, Any]:
     in it, 0. Edges have no scores.
     """
     cfg, scores = model.cfg, dict[str, float]()
-    parallel = bool(
-        getattr(cfg, "parallel_attn_mlp", False)
-    )  # MLPs do not read their layer's heads
+    # Whether MLPs do not read their layer's heads.
+    parallel = bool(getattr(cfg, "parallel_attn_mlp", False))
     for unit in why.units:
         name = "a{}.h{}".format(*unit.unit.head)
         lost = why.levels[-1].kept.share - unit.without.share

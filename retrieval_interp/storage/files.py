@@ -184,9 +184,10 @@ def find_checkpoint(name: str) -> Path:
         return checkpoints[max(checkpoints)]
     if path.is_file():
         return path
+    where = "; those of steps are in the repository alone, in retrieval_interp/checkpoints"
     raise InputError(
         f"checkpoint {name!r}: expected a file, a run folder or one of: "
-        f"{', '.join(shipped) or '(none shipped)'}; found none of these"
+        f"{', '.join(shipped) or '(none shipped)'}; found none of these{where * ('-step-' in name)}"
     )
 
 

@@ -6,7 +6,7 @@ A pair is a prompt and a counterfactual of the same length with another answer.
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from typing import Any, TypeVar
 
 import torch
@@ -119,21 +119,27 @@ class NextTokenTask(Task):
 
 @dataclass(frozen=True)
 class Pair:
-    """A prompt and its counterfactual, as text."""
+    """A prompt and its counterfactual, as text.
+
+    `spans` are names of parts of both prompts, each with its first token, counted behind one that
+    begins the sequence; the last is END.
+    """
 
     clean: str
     corrupt: str
     answers: tuple[str, ...]
     wrong_answers: tuple[str, ...]
+    spans: tuple[tuple[str, int], ...] = ()
 
 
 class PairsTask(text_task.AnswerTask):
     """Which of two answers follows, for given prompts with a counterfactual each.
 
     Tokens that all answers of a pair begin with, such as a bare blank, are added to its prompts.
-    Roles are all tokens, counted from the end if prompts differ in length; of a long prompt the 256
-    nearest to those that differ, or to the end. Every second pair is in the `test` split; a single
-    one is in every split.
+    Roles are all tokens. Where prompts differ in length, these are counted from the start as far as
+    all prompts begin alike, and then from the end. If pairs have spans, roles are their tokens,
+    NAME, NAME.2, ... Of a long prompt roles are the 256 tokens nearest to those that differ, or to
+    the end. Every second pair is in the `test` split; a single one is in every split.
 
     Args:
         pairs: the prompts, and the answers with the blank before them. Those that cannot be used
@@ -151,14 +157,23 @@ class PairsTask(text_task.AnswerTask):
             raise InputError("pairs: expected at least one pair of prompts, found none")
         self.pairs = tuple(pairs)
         usable = text_task.read_usable(self.pairs, self._tokens, "pairs")
-        self._read = [tokens for _, tokens in usable]
-        lengths = {len(clean.prompt) for clean, _ in self._read}
-        first = -min(lengths) if len(lengths) > 1 else 0
-        self._places = [*range(first, first + min(lengths) - 1), -1]
-        if len(self._places) > _ROLES:
-            self._places = self._nearest(self._places)
-        self._name_roles()
-        self.answer_roles = (len(self._places) - 1,)
+        prompts = [clean.prompt for _, (clean, _) in usable]
+        spans = [pair.spans for pair, _ in usable]
+        if any(spans):
+            names, places = _in_spans(spans, 1 - len(self.begin))
+            labels = names
+        else:
+            shared = _shared_places(prompts)
+            names, labels = self._named(prompts, shared)
+            places = [[range(len(prompt))[place] for place in shared] for prompt in prompts]
+        read = [(row._replace(roles=at), other) for (_, (row, other)), at in zip(usable, places)]
+        kept = _nearest(read)
+        self._read = [
+            (row._replace(roles=[row.roles[role] for role in kept]), other) for row, other in read
+        ]
+        self.role_names = tuple(names[role] for role in kept)
+        self.role_labels = self.role_symbols = tuple(labels[role] for role in kept)
+        self.answer_roles = (len(kept) - 1,)
 
     def _tokens(self, pair: Pair) -> tuple[text_task.Tokens, list[int]]:
         """A prompt, without roles, and the tokens of its counterfactual."""
@@ -185,35 +200,30 @@ class PairsTask(text_task.AnswerTask):
             )
         if clean == corrupt:
             raise InputError("counterfactual: expected another prompt, found the same tokens")
+        if pair.spans and pair.spans[-1][1] != len(clean):
+            raise InputError(
+                f"spans: expected a prompt of {pair.spans[-1][1]} tokens, found {len(clean)} with "
+                "this tokenizer"
+            )
         clean, corrupt = [*self.begin, *clean], [*self.begin, *corrupt]
         return text_task.Tokens(clean, [], answers, n_right), corrupt
 
-    def _nearest(self, places: list[int]) -> list[int]:
-        """The places nearest to those where prompts differ from their counterfactual, or to END."""
-        differ = {places[-2] + 1}  # where END stands
-        for clean, corrupt in self._read:
-            start = len(corrupt) if places[0] < 0 else 0  # from where places are counted
-            pairs = enumerate(zip(clean.prompt, corrupt))
-            differ |= {place - start for place, (ours, theirs) in pairs if ours != theirs}
-        near = sorted(places[:-1], key=lambda place: min(abs(place - other) for other in differ))
-        return [*sorted(near[: _ROLES - 1]), -1]
-
-    def _name_roles(self) -> None:
-        """Roles are called by the word that stands there in all prompts."""
-        texts = [{clean.prompt[place] for clean, _ in self._read} for place in self._places]
+    def _named(self, prompts: Sequence[list[int]], places: list[int]) -> list[list[str]]:
+        """Names and labels of places: the word that stands there in all prompts."""
+        texts = [{prompt[place] for prompt in prompts} for place in places]
         words = [self.tokenizer.decode([*text]) if len(text) == 1 else "" for text in texts]
         words = [word.strip() or word for word in words]
         plain = [re.sub(r"\W", "_", word).strip("_") or "token" for word in words]
         names = [
             word if plain.count(word) == 1 and not _TAKEN.fullmatch(word) else f"{word}@{place}"
-            for word, place in zip(plain, self._places)
+            for word, place in zip(plain, places)
         ]
         names[-1 - self.n_behind] = text_task.END
-        self.role_names = tuple(names)
-        self.role_labels = self.role_symbols = tuple(
+        labels = [
             name if not word else repr(word) if words.count(word) == 1 else f"{word!r} {name}"
-            for word, name in zip(words, self.role_names)
-        )
+            for word, name in zip(words, names)
+        ]
+        return [names, labels]
 
     @property
     def description(self) -> str:
@@ -228,9 +238,7 @@ class PairsTask(text_task.AnswerTask):
         self, n: int, seed: int = 0, device: Device = "cpu", split: Split = "train", start: int = 0
     ) -> Batch:
         """The prompts start .. start+n-1 of a split; the same for every seed."""
-        rows = [clean for clean, _ in given(self._read, n, split, start)]
-        places = [[range(len(row.prompt))[place] for place in self._places] for row in rows]
-        return self.batch([row._replace(roles=at) for row, at in zip(rows, places)], device)
+        return self.batch([clean for clean, _ in given(self._read, n, split, start)], device)
 
     def with_others(
         self, n: int, device: Device = "cpu", split: Split = "train"
@@ -248,6 +256,43 @@ class PairsTask(text_task.AnswerTask):
         prompts = zip(batch.inputs.tolist(), batch.roles[:, 0, -1].tolist())
         rows = [others[tuple(ids[: end + 1])] + ids[end + 1 :] for ids, end in prompts]
         return replace(batch, inputs=torch.tensor(rows, device=batch.inputs.device))
+
+
+def _shared_places(prompts: Sequence[list[int]]) -> list[int]:
+    """The places that all prompts have: as far as they begin alike, and then from the end."""
+    shortest = min(map(len, prompts))
+    start = shortest - 1
+    if shortest < max(map(len, prompts)):
+        alike = takewhile(lambda column: len(set(column)) == 1, zip(*prompts))
+        start = min(start, len(list(alike)))
+    return [*range(start), *range(start - shortest, 0)]
+
+
+def _in_spans(
+    spans: Sequence[tuple[tuple[str, int], ...]], early: int
+) -> tuple[list[str], list[list[int]]]:
+    """A role for each token of a span, and their places in each prompt; counts start at `early`."""
+    names = [name for name, _ in spans[0]]
+    if any([name for name, _ in of_prompt] != names for of_prompt in spans):
+        raise InputError("pairs: expected the same spans in all of them, found others")
+    bounds = [[start - early for _, start in [*row, ("", row[-1][1] + 1)]] for row in spans]
+    widths = [max(row[span + 1] - row[span] for row in bounds) for span in range(len(names))]
+    roles = [(span, nth) for span, width in enumerate(widths) for nth in range(width)]
+    places = [
+        [row[span] + nth if row[span] + nth < row[span + 1] else -1 for span, nth in roles]
+        for row in bounds
+    ]
+    return [f"{names[span]}.{nth + 1}" if nth else names[span] for span, nth in roles], places
+
+
+def _nearest(read: Sequence[tuple[text_task.Tokens, list[int]]]) -> list[int]:
+    """The roles nearest to those where prompts differ from their counterfactual, or to END."""
+    end = len(read[0][0].roles) - 1
+    differ = {end}
+    for row, other in read:
+        differ |= {role for role, at in enumerate(row.roles) if row.prompt[at] != other[at]}
+    near = sorted(range(end), key=lambda role: min(abs(role - place) for place in differ))
+    return [*sorted(near[: _ROLES - 1]), end]
 
 
 class SpelledTask(PairsTask):

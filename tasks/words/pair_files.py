@@ -3,10 +3,12 @@
 JSON of auto-circuit: `{"prompts": [{"clean": ..., "corrupt": ..., "answers": [...],
 "wrong_answers": [...]}]}`. JSON lines of feature-circuits: `clean_prefix`, `patch_prefix`,
 `clean_answer`, `patch_answer`. CSV of EAP-IG and MIB: `clean`, `corrupted`, and answers in columns
-as below, as words or, in columns that end in `_idx`, as token ids.
+as below, as words or, in columns that end in `_idx`, as token ids. CSV of PEAP, two files with the
+same rows: `prompt`, `correct_token`, `wrong_token`, `length`, and a column for each span.
 """
 
 import csv
+import re
 import warnings
 from io import StringIO
 from typing import Any
@@ -22,17 +24,22 @@ _ANSWERS = (  # columns of a CSV file, first the right answer's
     ("country", "corrupted_country"),
 )
 
+_PEAP = ("prompt", "correct_token", "wrong_token", "length")
 
-def read_pairs(text: str, tokenizer: Any = None) -> tuple[Pair, ...]:
+
+def read_pairs(text: str, tokenizer: Any = None, others: str | None = None) -> tuple[Pair, ...]:
     """The pairs of a file.
 
     Args:
         text: of the file.
         tokenizer: the one whose token ids are in the file, if any are; without it answers given so
             stay numbers.
+        others: the text of PEAP's other file, with the counterfactual prompts.
     """
     text = text.removeprefix("\ufeff")
-    if not text.lstrip().startswith("{"):
+    if others is not None:
+        pairs = _from_spans(text, others)
+    elif not text.lstrip().startswith("{"):
         pairs = _from_csv(text, tokenizer)
     elif '"clean_prefix"' in text.lstrip().partition("\n")[0]:
         pairs = tuple(_from_line(line) for line in text.splitlines() if line.strip())
@@ -68,9 +75,9 @@ def _from_csv(text: str, tokenizer: Any) -> tuple[Pair, ...]:
     if not {"clean", "corrupted"} <= columns or not named:
         found = ", ".join(map(str, rows[0])) if rows else "no rows"
         raise InputError(
-            "pairs: expected JSON of auto-circuit, JSON lines of feature-circuits, or CSV with "
-            "columns clean, corrupted, and answers such as correct_idx and incorrect_idx, found "
-            f"{found:.200}"
+            "pairs: expected JSON of auto-circuit, JSON lines of feature-circuits, CSV with clean, "
+            "corrupted, and answers such as correct_idx and incorrect_idx, or two files of "
+            f"PEAP, found {found:.200}"
         )
     right, wrong = named[0]
     are_ids = right.endswith("_idx")
@@ -98,3 +105,26 @@ def _from_csv(text: str, tokenizer: Any) -> tuple[Pair, ...]:
         text = f"answers are token ids, of which the first two are read as {words}"
         warnings.warn(text, InputWarning, stacklevel=3)
     return pairs
+
+
+def _from_spans(text: str, others: str) -> tuple[Pair, ...]:
+    """Pairs with the spans of the first file: its columns of places in the prompt."""
+    rows, corrupt = (list(csv.DictReader(StringIO(each))) for each in (text, others))
+    if not rows or len(corrupt) != len(rows) or not set(rows[0]) & set(corrupt[0]) >= set(_PEAP):
+        raise InputError(
+            f"pairs: expected two files of PEAP with as many rows and the columns "
+            f"{', '.join(_PEAP)}, found {len(rows)} and {len(corrupt)} rows"
+        )
+
+    def is_place(row: dict[str, str], name: str) -> bool:
+        cells = [str(row[key]) for key in (name, "length")]
+        return all(cell.isdigit() for cell in cells) and 0 < int(cells[0]) < int(cells[1])
+
+    names = [name for name in rows[0] if all(is_place(row, name) for row in rows)]
+    pairs = []
+    for row, other in zip(rows, corrupt):
+        places = [("BOS", 0), *((re.sub(r"[^\w+.]", "_", name), int(row[name])) for name in names)]
+        right, wrong = (f" {row[name].strip()}" for name in ("correct_token", "wrong_token"))
+        spans = (*places, ("END", int(row["length"]) - 1))
+        pairs.append(Pair(row["prompt"], other["prompt"], (right,), (wrong,), spans))
+    return tuple(pairs)
