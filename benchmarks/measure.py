@@ -14,8 +14,8 @@ import pandas as pd
 import torch
 
 from retrieval_interp.commands.command import load_model as load_model
+from retrieval_interp.model import choose_device
 from retrieval_interp.storage.files import provenance, write_json
-from retrieval_interp.training import choose_device
 from retrieval_interp.views.tables import text_table
 
 ROOT = Path(__file__).parent.parent

@@ -15,7 +15,9 @@ from retrieval_interp.circuits.mechanisms import MECHANISMS, ORIGINAL, Cut, Mech
 from retrieval_interp.circuits.paths import Head as Head
 from retrieval_interp.circuits.paths import HeadPath as HeadPath
 from retrieval_interp.circuits.paths import RolePath as RolePath
+from retrieval_interp.circuits.paths import named
 from retrieval_interp.tasks import InputError, Task, role_name
+from retrieval_interp.tasks.errors import check_type, nearest
 from retrieval_interp.tasks.roles import Roles, check_role_names
 from retrieval_interp.tasks.structured import from_data, read_json
 
@@ -51,11 +53,13 @@ class Circuit:
         return cls({}, len(names), task.to_dict(), role_names=names)
 
     def __post_init__(self) -> None:
-        mechanisms = sorted(self.mechanisms.items())
-        kept = {Head(*head): mechanism for head, mechanism in mechanisms if mechanism != ORIGINAL}
-        object.__setattr__(self, "mechanisms", kept)
         if self.role_names == tuple(map(role_name, range(self.n_roles))):
             object.__setattr__(self, "role_names", ())
+        names, mechanisms = self.role_names, sorted(self.mechanisms.items())
+        kept = {Head(*head): made.named(names) for head, made in mechanisms if made != ORIGINAL}
+        object.__setattr__(self, "mechanisms", kept)
+        object.__setattr__(self, "enabling", named(self.enabling, names))
+        object.__setattr__(self, "redundant", tuple(named(s, names) for s in self.redundant))
 
     def __hash__(self) -> int:
         return hash((tuple(self.mechanisms.items()), self.n_roles, self.enabling, self.redundant))
@@ -97,6 +101,11 @@ class Circuit:
     def without(self, path: HeadPath) -> "Circuit":
         """A copy without one path."""
         return self.replace(path.head, self[path.head].without(path.path))
+
+    @staticmethod
+    def check(given: object) -> None:
+        """Refuse what is no circuit, such as its text."""
+        check_type(given, Circuit, "circuit", ", as ri.parse_circuit reads it from text")
 
     def check_fits(self, n_layers: int, n_heads: int) -> None:
         """Check that the model has every head that the circuit names."""
@@ -245,7 +254,8 @@ def _read_heads(file: _File, roles: Roles) -> dict[Head, Mechanism]:
             raise InputError(f"circuit: expected every head once, from L0.H0 on, found {found}")
         if kind is None:
             raise InputError(
-                f"circuit: {head}: expected a mechanism of {', '.join(MECHANISMS)}, found "
+                f"circuit: {head}: expected the mechanism "
+                f"{nearest(place.mechanism, MECHANISMS, ' or '.join(MECHANISMS))}, found "
                 f"{place.mechanism!r:.60}"
             )
         try:
@@ -258,17 +268,26 @@ def _read_heads(file: _File, roles: Roles) -> dict[Head, Mechanism]:
 
 def suppose(circuit: Circuit, line: str) -> Circuit:
     """Add one line to a circuit: a mechanism for a head, or paths to those that it has."""
-    words = line.split() if isinstance(line, str) else []
-    written = {kind: cls for kind, cls in MECHANISMS.items() if not cls.is_measured}
-    if len(words) < 2 or not (words[1] in written or "<-" in words[1]):
+    words = re.sub(r"\s*<-\s*", "<-", line).split() if isinstance(line, str) else []
+    if len(words) < 2:
         raise InputError(
-            "expected a line such as L1.H0 s0<-s2, L0.H0 one-hot s2<-s1 s4<-s3 or L1.H0 uniform "
-            f"(mechanisms: {', '.join(written)}; those that a workbench measures: mean, "
-            f"role-mean), found {line!r:.80}"
+            "expected a head and what it does, such as L1.H0 s0<-s2, L0.H0 one-hot s2<-s1 s4<-s3, "
+            "L1.H0 uniform, or L1.H0 one-hot, without paths, for a head that attends nowhere; "
+            f"found {line!r:.80}"
         )
-    head = Head.parse(words[0])
-    if words[1] in written:
-        return circuit.replace(head, written[words[1]].from_words(words[2:], circuit.roles))
+    head, kind = Head.parse(words[0]), MECHANISMS.get(words[1])
+    if words[1].startswith("~"):
+        enabling = {HeadPath(head, RolePath.parse(word[1:], circuit.roles)) for word in words[1:]}
+        return replace(circuit, enabling=tuple(sorted({*circuit.enabling, *enabling})))
+    if kind is not None and not kind.is_measured:
+        return circuit.replace(head, kind.from_words(words[2:], circuit.roles))
+    if kind is not None:
+        measured = "expected no paths, and a workbench, which measures it, as bench.suppose does"
+        raise InputError(f"{kind.kind}: {measured}, found {line!r:.80}")
+    if not RolePath.is_meant(words[1]):
+        every = f"{', '.join(MECHANISMS)} (one-hot without paths: the head attends nowhere)"
+        expected = nearest(words[1], MECHANISMS, every)
+        raise InputError(f"expected {expected}, or a path such as s0<-s2, found {line!r:.80}")
     parsed = [RolePath.parse(word, circuit.roles) for word in words[1:]]
     return circuit.replace(head, circuit[head].adding(*parsed))
 
@@ -284,6 +303,7 @@ def parse_circuit(lines: str | Iterable[str], task: Task) -> Circuit:
         L1.H0 uniform
         L2.H0 shared s0<-s1 s0<-s2
     """
+    check_type(task, Task, "task")
     if isinstance(lines, str):
         lines = filter(str.strip, lines.splitlines())
     return reduce(suppose, lines, Circuit.empty(task))

@@ -2,6 +2,7 @@
 
 import inspect
 import warnings
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -11,7 +12,9 @@ from retrieval_interp.circuits.attention import first_real
 from retrieval_interp.circuits.hooks import is_causal, is_hooked_transformer
 from retrieval_interp.circuits.models.contract import HookedModel
 from retrieval_interp.tasks import Batch, InputError, InputWarning, Split, Task, TrainingTask
+from retrieval_interp.tasks.errors import check_type
 from retrieval_interp.tasks.roles import check_role_names
+from retrieval_interp.tasks.structured import check_tolerance
 
 _DRAWN = 16  # examples that are drawn to see whether a task heeds split, seed and start
 _DEFINED = {  # what a task has to define, and how it is called
@@ -27,13 +30,19 @@ def draw_batch(task: Task, n: int, seed: int, device: str | torch.device, split:
     A task has to draw other examples for another split, seed or start, as else what is decided on
     some examples would be measured on the same.
     """
-    if not isinstance(task, Task):
-        raise InputError(f"expected a task, an instance of ri.Task, found {task!r:.60}")
+    check_type(task, Task, "task", ", an instance")
     for name, form in _DEFINED.items():
         if getattr(type(task), name) is getattr(Task, name) and name not in vars(task):
             raise InputError(
                 f"task: expected {type(task).__name__} to define {form}, found nothing; see ri.Task"
             )
+    parameters = inspect.signature(task.sample)
+    try:
+        parameters.bind(n, seed, device, split=split)
+    except TypeError as error:
+        raise InputError(
+            f"task: expected sample(n, seed, device, split), found sample{parameters}: {error}"
+        ) from None
     batch = task.sample(n, seed, device, split=split)
     if not isinstance(batch, Batch) or len(batch) != n:
         found = f"{len(batch)} of them" if isinstance(batch, Batch) else type(batch).__name__
@@ -43,7 +52,7 @@ def draw_batch(task: Task, n: int, seed: int, device: str | torch.device, split:
         )
     check_batch_fits(batch, task)
     others: dict[str, Any] = {"split": "test"} if task.fixed else {"split": "test", "seed": 1}
-    if "start" in inspect.signature(task.sample).parameters:
+    if "start" in parameters.parameters:
         others["start"] = n
     for option, value in others.items():  # few examples may be the same by chance
         if all(_draws_same(task, count, device, option, value) for count in (_DRAWN, 4 * _DRAWN)):
@@ -104,6 +113,7 @@ def check_batch_fits(batch: Batch, task: Task) -> None:
     """Check that a batch belongs to a task, and that the task names its roles."""
     names, roles, n = task.role_names, batch.roles, len(batch)
     check_role_names(names)
+    check_tolerance(task.tolerance, "task: ")
 
     def expect(holds: Any, what: str, found: Any) -> None:
         if not holds:
@@ -123,7 +133,17 @@ def check_batch_fits(batch: Batch, task: Task) -> None:
         expect(len(texts) == len(names), f"{what} of {len(names)} roles", f"{len(texts)}")
     shapes = f"the task's {len(names)} roles, {names[0]} to {names[-1]}"
     expect(roles.shape[-1] == len(names), shapes, f"{roles.shape[-1]}")
-    answers = all(role in range(len(names)) for role in task.answer_roles)
+    words, tokens = len(task.vocabulary), batch.tokens
+    most = 0 if tokens is None or not words else int(tokens.max())
+    expect(most < max(words, 1), f"a vocabulary of more than {most} words", f"{words}")
+    expect(
+        isinstance(task.plateau, (int, float, type(None))),
+        "a task whose plateau is a number or None",
+        f"{task.plateau!r:.40}",
+    )
+    answers = isinstance(task.answer_roles, Sequence) and all(
+        role in range(len(names)) for role in task.answer_roles
+    )
     expect(answers, f"answer_roles from 0 to {len(names) - 1}", f"{task.answer_roles!r:.60}")
     lowest, highest, last = int(roles.min()), int(roles.max()), batch.inputs.shape[1] - 1
     places = f"roles at positions 0 to {last}, or -1 where absent"
@@ -154,6 +174,7 @@ def _check_padding(batch: Batch) -> None:
 
 def check_model_fits(model: HookedModel, batch: Batch, task: Task) -> None:
     """Check that a model can read and answer a task."""
+    check_type(batch, Batch, "batch")
     check_devices(model, batch)
     made = batch.inputs.is_inference() or next(model.parameters()).is_inference()
     if made or torch.is_inference_mode_enabled():

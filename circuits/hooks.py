@@ -16,6 +16,7 @@ from retrieval_interp.circuits.circuit import Circuit, Head
 from retrieval_interp.circuits.mechanisms import Mechanism, Where, pattern_of
 from retrieval_interp.circuits.models.contract import HookedModel
 from retrieval_interp.tasks import Batch, InputError
+from retrieval_interp.tasks.errors import check_type
 from retrieval_interp.tasks.task import Attended
 
 _PROBED: "weakref.WeakKeyDictionary[Any, dict[Any, Probed]]" = weakref.WeakKeyDictionary()
@@ -274,6 +275,8 @@ def ablated(
         >>> round(small.task.loss(outputs, batch).item(), 3)
         0.034
     """
+    Circuit.check(circuit)
+    check_type(batch, Batch, "batch")
     circuit.check_fits(model.cfg.n_layers, model.cfg.n_heads)
     patterns = patterns or KeptPatterns(batch, model)
     layers: dict[int, dict[int, Mechanism]] = {}

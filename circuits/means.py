@@ -15,6 +15,7 @@ from retrieval_interp.circuits.counterfactual.mechanism import Counterfactual
 from retrieval_interp.circuits.mechanisms import Mean, Mechanism, RoleMean, Where
 from retrieval_interp.circuits.models.contract import HookedModel
 from retrieval_interp.tasks import Batch, InputError
+from retrieval_interp.tasks.errors import check_type
 
 _NEGLIGIBLE = 0.005  # weaker paths are left out of role-mean heads
 _AT_ONCE = 50_000_000  # weights of the patterns that are held at once
@@ -48,6 +49,7 @@ def mean_attention(
         >>> round(attention[2, 0, 0, 2].item(), 2)  # L2.H0 s0<-s2
         0.89
     """
+    check_type(batch, Batch, "batch")
 
     def of_part(part: Batch) -> tuple[Tensor, Tensor]:
         layers = read_patterns(model, part, lambda p: attention_by_role(p, part.roles), circuit)

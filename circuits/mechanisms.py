@@ -153,6 +153,10 @@ class Mechanism:
         """
         raise InputError(f"{self.kind}: the head keeps what it writes")
 
+    def named(self, names: Sequence[str]) -> "Mechanism":
+        """The same mechanism, whose paths are printed with these names of roles."""
+        return self
+
     def text(self, names: Sequence[str] = ()) -> str:
         """The mechanism with a task's names for its roles."""
         return " ".join([self.kind, *(path.text(names) for path in self.paths)])
@@ -181,7 +185,7 @@ class Mechanism:
         if unknown := data.keys() - types.keys():
             raise InputError(f"expected the keys {', '.join(types)}, found {min(unknown)!r:.60}")
         if missing := cls.parameters.keys() - data.keys():
-            raise InputError(f"expected the key {min(missing)!r} for a {cls.kind} head")
+            raise InputError(f"{cls.kind}: expected the key {min(missing)!r}")
         values = {key: from_data(types[key], value, key) for key, value in data.items()}
         paths = [RolePath.join(dest, src, roles) for dest, src in values.pop("paths", ())]
         return cls._made(paths, **values)
@@ -195,7 +199,7 @@ class Mechanism:
     def _made(cls, paths: Sequence[RolePath], **values: Any) -> "Mechanism":
         """One with what a file or a line says."""
         if paths:
-            raise InputError(f"expected no paths for a {cls.kind} head, found {paths[0]}")
+            raise InputError(f"{cls.kind}: expected no paths, found {paths[0]}")
         return cls(**values)
 
 
@@ -206,7 +210,7 @@ class WithPaths(Mechanism):
     paths: tuple[RolePath, ...] = ()
 
     def __post_init__(self) -> None:
-        paths = tuple(sorted(RolePath(*path) for path in self.paths))
+        paths = tuple(sorted(p if type(p) is RolePath else RolePath(*p) for p in self.paths))
         object.__setattr__(self, "paths", paths)
         for first, second in itertools.pairwise(paths):
             if first == second:
@@ -218,6 +222,11 @@ class WithPaths(Mechanism):
 
     def without(self, path: RolePath) -> Mechanism:
         return replace(self, paths=tuple(kept for kept in self.paths if kept != path))
+
+    def named(self, names: Sequence[str]) -> Mechanism:
+        if all(path.names is names for path in self.paths):
+            return self
+        return replace(self, paths=tuple(path.named(names) for path in self.paths))
 
     def shares(self, dest: int) -> tuple[tuple[int, float], ...] | None:
         sources = [path.src for path in self.paths if path.dest == dest]

@@ -2,13 +2,12 @@
 
 import sys
 from collections.abc import Sequence
-from difflib import get_close_matches
 from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
 
 from retrieval_interp.commands.command import run_command
-from retrieval_interp.tasks.errors import InputError
+from retrieval_interp.tasks.errors import InputError, nearest
 
 COMMANDS = {
     "ablate": "find which attention paths of a model do the work",
@@ -42,8 +41,8 @@ def _overview(argv: Sequence[str], prog: str) -> None:
         print(f"retrieval-interp {version('retrieval-interp')}")
         return
     if argv and argv[0] not in ("--help", "-h"):
-        close = get_close_matches(argv[0], COMMANDS, 1) or COMMANDS
-        raise InputError(f"expected {', '.join(close)}, found {argv[0]!r:.60}; see {prog} --help")
+        expected = nearest(argv[0], COMMANDS, ", ".join(COMMANDS))
+        raise InputError(f"expected {expected}, found {argv[0]!r:.60}; see {prog} --help")
     print(f"usage: {prog} COMMAND [OPTIONS]\n")
     for name, about in COMMANDS.items():
         print(f"  {name:<10} {about}")

@@ -8,7 +8,7 @@ import inspect
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, reduce
 from html import escape
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -39,6 +39,7 @@ from retrieval_interp.circuits.tolerance import (
     uninformed_loss,
     unlearned_text,
 )
+from retrieval_interp.model import check_device, choose_device
 from retrieval_interp.progress import progress_bar
 from retrieval_interp.storage.checkpoint import Checkpoint, load_checkpoint, read_circuit
 from retrieval_interp.storage.files import as_path, writable, write_whole
@@ -46,7 +47,6 @@ from retrieval_interp.tasks import Batch, InputError, Task
 from retrieval_interp.tasks.shown import counted
 from retrieval_interp.tasks.structured import check_sampling, from_data
 from retrieval_interp.tasks.words.given_texts import PairsTask
-from retrieval_interp.training import check_device, choose_device
 from retrieval_interp.views.ablations_view import ablations_view
 from retrieval_interp.views.attention import attention_view, checked, position_labels, role_maps
 from retrieval_interp.views.page import View, register_displays, render, unbroken
@@ -100,13 +100,18 @@ def open(
                 f"place: expected four changes of {question.place.text!r} after which the model "
                 f"answers otherwise, found {len(task)}; ask about another place"
             )
-    if not hasattr(what, "run_with_hooks") or not isinstance(task, Task):
+    hooked = hasattr(what, "run_with_hooks") and not isinstance(what, type)
+    if not hooked or not isinstance(task, Task):
+        call = "; write task()" * (isinstance(task, type) and issubclass(task, Task))
         raise InputError(
             "expected the name of a checkpoint, or ri.open(model, task) with a hooked model and a "
-            f"task, found {type(what).__name__} and the task {task!r:.60}"
+            f"task, found {type(what).__name__} and the task {task!r:.60}{call}"
         )
     check_device(what, device)
     opened = repr(name) if name else "model, task"
+    if question is not None:
+        asked = f"answer={question.word!r}, place={question.place.text!r}"
+        opened = f"model, {question.prompt!r}, {asked}"
     if not name:
         given = getattr(what.cfg, "model_name", None)
         unnamed = given in (None, "", "custom", "native")  # HookedTransformers' and bridges' own
@@ -342,8 +347,8 @@ class Workbench:
         Args:
             lines: one line per head, or a whole circuit. `L3.H0 uniform` (or identity, mean,
                 role-mean, original) replaces a head; `L1.H0 one-hot s0<-s2 s4<-s6` gives it exactly
-                these paths; `L1.H0 s0<-s2` adds a path to those it has, or to a row that then is
-                shared.
+                these paths, and `L1.H0 one-hot` none, so that it attends nowhere; `L1.H0 s0<-s2`
+                adds a path to those it has, or to a row that then is shared.
 
         Returns:
             A view of what changed; its `data` is the loss. After an error nothing has changed.
@@ -354,15 +359,16 @@ class Workbench:
         """The circuit that lines as in `suppose` make of the current one, which stays as it is."""
         several: Any = lines[0] if len(lines) == 1 and isinstance(lines[0], list) else lines
         circuit = self.circuit
-        for line in several:
-            kind = str(line).partition(" ")[2].strip()
-            if isinstance(line, Circuit):
-                circuit = line
-            elif kind in ("mean", "role-mean"):
-                head = self.check_head(Head.parse(line.split()[0]))
-                circuit = circuit.replace(head, self._mean_of(head, kind))
-            else:
-                circuit = suppose(circuit, line)
+        for given in several:
+            circuit = given if isinstance(given, Circuit) else circuit
+            text = "" if isinstance(given, Circuit) else str(given).strip() or "''"
+            for line in text.splitlines():
+                name, _, kind = line.partition(" ")
+                if kind.strip() in ("mean", "role-mean"):
+                    head = self.check_head(Head.parse(name))
+                    circuit = circuit.replace(head, self._mean_of(head, kind.strip()))
+                else:
+                    circuit = suppose(circuit, line)
         return circuit
 
     def _mean_of(self, head: Head, kind: str) -> Mechanism:
@@ -389,6 +395,8 @@ class Workbench:
         """
         empty = self.scorer.empty_circuit
         kept = [Unit.parse(unit, empty.roles) for unit in units]
+        for unit in kept:
+            self.check_head(unit.head)
         return self.suppose(keeping(empty, self.heads, kept))
 
     def ask(self, place: str) -> View:
@@ -592,13 +600,24 @@ class Workbench:
         path = writable(path)
         stated = "" if self.stated is None else f", tolerance={self.stated!r}"
         opened = f"ri.open({self.opened}, examples={self.examples}, seed={self.seed}{stated})"
-        supposed = "bench.load('circuit.json'); " if self.circuit.mechanisms else ""
-        command = f"bench = {opened}; {supposed}bench.report({str(path)!r})"
+        command = f"bench = {opened}; {self._supposed()}bench.report({str(path)!r})"
         how: dict[str, Any] = {"name": self.name, "seed": self.seed, "command": command}
         measured = self.scored or self.score().data
         page = render_report(measured, self.model, self.task, self.batch, self.training, **how)
         write_whole(path, page)
         return path
+
+    def _supposed(self) -> str:
+        """The call that makes the current circuit, from text if that says all of it."""
+        lines = repr(self.circuit).splitlines()
+        try:
+            if not self.circuit.heads():
+                return ""
+            if reduce(suppose, lines, self.scorer.empty_circuit) == self.circuit:
+                return f"bench.suppose({', '.join(map(repr, lines))}); "
+        except InputError:  # measured patterns and sets of paths are in files alone
+            pass
+        return "bench.load('circuit.json'); "
 
     def explore(self) -> Any:
         """The explorer: in a notebook a widget (needs anywidget), else a page until Ctrl-C."""

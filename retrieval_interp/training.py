@@ -2,7 +2,6 @@
 
 import ctypes
 import math
-import re
 import statistics
 import sys
 import time
@@ -22,7 +21,7 @@ from torch import Tensor, nn
 from retrieval_interp.circuits.models.contract import HookedModel
 from retrieval_interp.circuits.models.either import has_hooked_transformer, hooked_model
 from retrieval_interp.config import Recipe
-from retrieval_interp.model import initial_weights, tokenizer_of
+from retrieval_interp.model import choose_device, initial_weights, tokenizer_of
 from retrieval_interp.storage.checkpoint import RunFolder, read_metrics
 from retrieval_interp.tasks import InputError, InputWarning
 from retrieval_interp.tasks.structured import to_data
@@ -34,27 +33,6 @@ def keep_freed_memory() -> None:
     if mallopt is not None:
         mallopt(-3, 2**30)  # M_MMAP_THRESHOLD
         mallopt(-1, 2**31 - 1)  # M_TRIM_THRESHOLD
-
-
-def choose_device(name: str) -> torch.device:
-    """The device of that name; `auto` is CUDA if available, else the CPU."""
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    if re.fullmatch(r"cpu|cuda(:[0-9]{1,3})?", str(name)) is None:
-        raise InputError(f"device: expected auto, cpu or cuda, found {name!r:.40}")
-    device, count = torch.device(name), torch.cuda.device_count()
-    if device.type == "cuda" and (device.index or 0) >= count:
-        raise InputError(f"device: expected one of {count} CUDA devices, found {name!r}; use cpu")
-    return device
-
-
-def check_device(model: nn.Module, name: str) -> None:
-    """Refuse a device where a model is not, which is left where it is."""
-    device, place = choose_device(name), next(model.parameters()).device
-    if name != "auto" and str(device) not in (str(place), place.type):
-        raise InputError(
-            f"device: expected the model's, {place}, found {name!r}; use model.to({name!r})"
-        )
 
 
 @contextmanager

@@ -1,5 +1,8 @@
 """The exception for invalid user input, and the warning for what is not used of it."""
 
+from collections.abc import Iterable
+from difflib import get_close_matches
+
 
 class InputError(ValueError):
     """Invalid user input: one line with the rule, what was found and how to fix it.
@@ -9,6 +12,21 @@ class InputError(ValueError):
 
     def __init__(self, text: str):
         super().__init__(printable(" ".join(text.split())))
+
+
+def nearest(word: str, known: Iterable[str], otherwise: str = "") -> str:
+    """The known words that are nearly this one, by `or`; without any, what stands for them all."""
+    by_letters = {name.lower(): name for name in known}
+    close = get_close_matches(word.lower(), by_letters, 2, 0.6)
+    return " or ".join(by_letters[name] for name in close) or otherwise
+
+
+def check_type(value: object, kind: type, name: str, hint: str = "") -> None:
+    """Refuse an argument of another type; `hint` says how to get one."""
+    if not isinstance(value, kind):
+        raise InputError(
+            f"{name}: expected an ri.{kind.__name__}{hint}, found {type(value).__name__}"
+        )
 
 
 class InputWarning(UserWarning):

@@ -8,7 +8,7 @@ import re
 import string
 from collections.abc import Sequence
 
-from retrieval_interp.tasks.errors import InputError
+from retrieval_interp.tasks.errors import InputError, nearest
 
 Roles = int | Sequence[str]  # how many roles there are, or what each is called
 _NUMBERED = re.compile("s(0|[1-9][0-9]{0,5})")
@@ -28,12 +28,19 @@ def parse_role(name: object, roles: Roles) -> int:
     match = _NUMBERED.fullmatch(text)
     if match is None or int(match[1]) >= count:
         own = "" if all(map(_NUMBERED.fullmatch, names)) else f" ({', '.join(names)})"
-        raise InputError(f"expected a role from s0 to s{count - 1}{own:.200}, found {name!r:.60}")
+        expected = f"a role from s0 to s{count - 1}{own:.200}"
+        if own and (meant := nearest(text, names)):
+            expected = f"the role {meant}"
+        raise InputError(f"expected {expected}, found {name!r:.60}")
     return int(match[1])
 
 
 def check_role_names(names: Sequence[str], where: str = "task") -> None:
     """Check that roles can be told apart in written paths; errors start with `where`."""
+    if isinstance(names, str) or not isinstance(names, Sequence):
+        raise InputError(
+            f"{where}: expected role_names that are words in a tuple, found {names!r:.40}"
+        )
     for number, name in enumerate(names):
         if (
             not isinstance(name, str)

@@ -15,6 +15,7 @@ from retrieval_interp.tasks.roles import join_labels
 from retrieval_interp.tasks.sampling import Split
 
 Device = str | torch.device
+_DRAWS, _DRAWN = 16, 512  # of examples that are drawn for counterfactual prompts
 Outputs = Float[Tensor, "batch pos d_out"]  # of a model
 
 
@@ -58,6 +59,10 @@ class Batch:
 
     def __len__(self) -> int:
         return self.inputs.shape[0]
+
+    def __repr__(self) -> str:
+        parts = {name: list(getattr(self, name).shape) for name in ("inputs", "targets", "roles")}
+        return f"Batch of {len(self)}: " + ", ".join(f"{name} {parts[name]}" for name in parts)
 
     def __getitem__(self, examples: slice | list[int]) -> "Batch":
         return self._each(lambda tensor: tensor[examples])
@@ -135,24 +140,33 @@ class Task:
     def counterfactual(self, batch: Batch, seed: int = 0) -> Batch:
         """Prompts of the same lengths that ask something else; their targets are not used.
 
-        By default each is another example of the batch with the same roles and padding.
+        By default each is another example of the batch with the same roles and padding, or, where
+        the batch has none, of up to 16 times 512 more examples.
         """
         draw = torch.Generator().manual_seed(seed)
-        layout, targets = batch.roles.flatten(1), batch.targets.flatten(1)
-        if batch.attention_mask is not None:
-            layout = torch.cat([layout, batch.attention_mask.to(layout)], dim=1)
-        chosen = []
-        for example in range(len(batch)):
-            alike = (layout == layout[example]).all(1) & (targets != targets[example]).any(1)
-            places = alike.nonzero()[:, 0]
-            if not len(places):
-                raise InputError(
-                    "counterfactual: expected another example with its roles at the same positions "
-                    f"and the same padding, and other targets, found none for example {example} of "
-                    f"{len(batch)}; use more examples, or give the task its own counterfactual"
-                )
-            chosen.append(int(places[torch.randint(len(places), (1,), generator=draw)]))
-        return replace(batch, inputs=batch.inputs[chosen])
+        layout, targets = _layout(batch), batch.targets.flatten(1)
+        inputs, left = batch.inputs.clone(), list(range(len(batch)))
+        for draws in range(1 + _DRAWS):
+            pool, missing = batch, []
+            if draws:
+                pool = self.sample(_DRAWN, seed + draws, batch.inputs.device, split="train")
+            others = _layout(pool)
+            for example in left if others.shape[1:] == layout.shape[1:] else ():
+                alike = (others == layout[example]).all(1)
+                alike &= (pool.targets.flatten(1) != targets[example]).any(1)
+                places = alike.nonzero()[:, 0]
+                if len(places):
+                    chosen = places[torch.randint(len(places), (1,), generator=draw)]
+                    inputs[example] = pool.inputs[chosen][0]
+                else:
+                    missing.append(example)
+            if not (left := missing):
+                return replace(batch, inputs=inputs)
+        raise InputError(
+            "counterfactual: expected other examples with the roles at the same positions, the "
+            f"same padding and other targets, found none for {len(left)} of {len(batch)} examples "
+            f"among {_DRAWS * _DRAWN} more; give the task its own counterfactual(batch, seed)"
+        )
 
     @cached_property
     def loss_meaning(self) -> str:
@@ -189,6 +203,14 @@ class Task:
     def to_dict(self) -> dict[str, Any]:
         """How a circuit file identifies its task."""
         return {"name": type(self).__name__}
+
+
+def _layout(batch: Batch) -> Int[Tensor, "batch place"]:
+    """Where the roles and the padding of each example are, and how long it is."""
+    mask = (
+        torch.ones(batch.inputs.shape[:2]) if batch.attention_mask is None else batch.attention_mask
+    )
+    return torch.cat([batch.roles.flatten(1), mask.to(batch.roles)], dim=1)
 
 
 def named_positions(

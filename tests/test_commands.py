@@ -15,6 +15,7 @@ from retrieval_interp.__main__ import run
 from retrieval_interp.circuits import Circuit, parse_circuit
 from retrieval_interp.commands.command import run_command
 from retrieval_interp.tasks import RepeatedTokensTask
+from retrieval_interp.views.tables import with_error
 from tests.tiny_run import save_run
 
 REPEATED = ["--ckpt", "repeated", "--examples", "64"]
@@ -32,10 +33,13 @@ PAIR = {"clean": "a b", "corrupt": "a b", "answers": ["c"], "wrong_answers": ["d
 
 # What is refused: the command, its options, and what the one line on stderr says.
 BAD = [
-    ("ablate", "--ckpt smal", "'smal': expected a file, .* one of: .*small"),
+    ("ablate", "--ckpt smal", "model 'smal': expected small, found none"),
     ("ablate", "--tolerance nan", "expected a number above 0, found nan"),
     ("ablate", "--json missing/out.json", "existing folder"),
-    ("ablate", "--json x --report x", "different file"),
+    ("ablate", "--json x --report x", "different file for each of --json, --report$"),
+    ("ablate", "--model smollm2", "smollm2: expected a task .* add --task FILE.py:NAME"),
+    ("explore", "--ckpt hf:gpt2", "expected a task .* --task FILE.py:NAME, or --prompt TEXT"),
+    ("ablate", "--onehot", "expected --one-hot or --no-one-hot, found --onehot"),
     ("ablate", "--circuit empty.json --json empty.json", "other files to write than to read"),
     ("ablate", "--circuit empty.json --one-hot", "--one-hot, .* expected a search"),
     ("ablate", "--circuit other.json", "steps = 3, as small was trained on, found one for 5"),
@@ -53,7 +57,7 @@ BAD = [
     ("ablate", "--task x.py:y", "x.py:y: expected FILE.py:NAME, found no such name or no"),
     ("why", "", "expected one of --prompt, --pairs and --task, found none of them"),
     ("why", "--prompt a --counterfactual b", "expected --answer and --wrong"),
-    ("scan", "--model gpt2", "'gpt2': expected .*smollm2, gemma3, a checkpoint file"),
+    ("scan", "--model gpt2", "'gpt2': expected a shipped name .*, or hf:gpt2 for what its hub has"),
     ("reproduce", "--runs nowhere", "--runs: expected a folder of runs, found no folder nowhere"),
     ("why", "--model equations --prompt xy --answer 1 --wrong 2", "tokenizer knows, found 'xy'"),
     ("reproduce", "--only C99", "expected some of C1, C2, .*, found 'C99'"),
@@ -179,7 +183,8 @@ def test_the_main_job_finds_a_sufficient_and_minimal_circuit(done, undocumented)
     assert min(row["ablated_loss"] for row in data["paths"]) > data["tolerance"]
     assert len(data["control"]) == 20 and data["control"][0] > 10 * data["combined_loss"]
     assert (data["checkpoint"], data["examples"], data["seed"]) == ("repeated", 64, 0)
-    assert f"{data['combined_loss']:.4f}" in (done / "out.html").read_text()
+    shown = with_error(data["combined_loss"], data["combined_se"])
+    assert shown in (done / "out.html").read_text()
 
 
 @pytest.mark.slow

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 from itertools import pairwise
@@ -80,6 +81,44 @@ PAGES = [pytest.param(page, marks=[pytest.mark.slow] * (page in SLOW)) for page 
 def test_the_lines_of_a_page_run(page, printed):
     found = printed("\n".join(blocks(page, "python")))
     assert all(part in found for part in PRINTED[page]), found
+
+
+README = (ROOT / "README.md").read_text()
+COMMANDS = re.findall(r"^\| `retrieval-interp (.+?)` \| (.*) \|$", README, re.M)
+# What makes a long line short; all other words are the README's.
+SHORTER = {
+    "why": "--upto heads --examples 8 --controls 2",
+    "ablate": "--examples 64",
+    "scan": "--examples 32",
+    "explore": "--no-browser --examples 16",
+    "train": "--steps 4 --log-every 2 --checkpoint-every 2 --batch 4 --no-compile",
+    "emergence": "--circuit circuit.json --examples 4",  # so short a run has none to find
+    "sweep": "--scale smoke",
+    "reproduce": "--only C2 C3",
+}
+
+
+@pytest.mark.slow
+def test_the_readmes_commands_run_one_after_the_other(
+    tmp_path, run_command_in_process, monkeypatch
+):
+    served = "retrieval_interp.explorer.server.serve_explorer"
+    monkeypatch.setattr(served, lambda bench, *_: print(bench.name))  # until Ctrl-C
+    head = {"layer": 4, "head": 0, "mechanism": "one-hot", "paths": [["s0", "s4"]]}
+    (tmp_path / "circuit.json").write_text(json.dumps({"heads": [head]}))
+    for line, about in COMMANDS:
+        name, *words = shlex.split(line)
+        if name == "llm":  # whose logs only another model's answers make; the row says how
+            assert f"--log-dir {words[-1]}`" in about
+            continue
+        done = run_command_in_process(name, *words, *SHORTER.get(name, "").split(), cwd=tmp_path)
+        assert done.returncode == 0 and done.stdout, (line, done.stderr)
+
+
+def test_the_readme_has_every_command():
+    from retrieval_interp.__main__ import COMMANDS as known
+
+    assert {line.split()[0] for line, _ in COMMANDS} == set(known)
 
 
 def example(name, *argv):

@@ -231,7 +231,7 @@ def test_paths_are_framed_where_they_put_attention(page, bench):
     [
         ({"do": "show", "head": "L9.H0"}, "L9.H0"),
         ({"do": "show", "example": 99}, "0 to 7"),
-        ({"do": "suppose", "line": "L0.H0 dance"}, "expected a line such as"),
+        ({"do": "suppose", "line": "L0.H0 dance"}, "expected original, cut, uniform"),
         ({"do": "undo"}, "expected a change to take back"),
         ({"do": "dance"}, "dance"),
     ],

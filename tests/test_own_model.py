@@ -1,9 +1,11 @@
 """Tasks and models that are not this project's: tokens, HookedTransformer, TransformerBridge."""
 
 import os
+import re
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from html import unescape
 from runpy import run_path
 from types import SimpleNamespace
 
@@ -252,6 +254,67 @@ def test_a_strategy_of_ones_own_works_on_the_bench(small):
     bench = ri.open("small", examples=8)
     bench.discover(strategy=nothing, time=60.0)
     assert not bench.circuit.mechanisms  # a search of its own finds four heads
+
+
+class Named(Lookup):
+    role_names = ("again", "first", "next")
+
+
+def test_roles_have_the_tasks_names_in_errors_circuits_and_scores(hooked, tmp_path):
+    bench = ri.open(hooked, Named(), examples=4, progress=lambda items, what: items)
+    for line, said in (
+        ("L1.H0 one-hot again<-first again<-next", "found again<-first and again<-next; use"),
+        ("L1.H0 uniform again<-next", "expected no paths, found again<-next"),
+        ("L1.H0 again<-nxt", "expected the role next, found 'nxt'"),
+        ("L1.H0 AGAIN<-next", "expected the role again, found 'AGAIN'"),
+    ):
+        with pytest.raises(ri.InputError, match=said):
+            bench.suppose(line)
+    bench.suppose("L1.H0 again <- next\nL0.H1 one-hot", "L0.H0 ~next<-first")
+    assert ri.parse_circuit(repr(bench.circuit), Named()) == bench.circuit
+    score, cuts = bench.score(controls=0).data, bench.ablations().data.by_cost
+    shown = repr((score.paths, score.heads, score.enabling, bench.circuit.mechanisms, cuts))
+    assert "again<-next" in shown and "next<-first" in shown and not re.search(r"s\d<-", shown)
+    # The record of a report makes the same page again, apart from the date.
+    pages = []
+    for name in ("a.html", "b.html"):
+        pages.append(unescape(re.sub("<.*?>", "", bench.report(tmp_path / name).read_text())))
+        (call,) = re.findall(r"bench = ri\.open.*(?=bench\.report)", pages[0])
+        names = {"ri": ri, "model": hooked, "task": Named()}
+        exec(call, names)
+        bench = names["bench"]
+    first, second = (re.sub(r"[ab].html|[0-9T:-]{9,}|attention-\w+", "", page) for page in pages)
+    assert first == second
+
+
+def test_a_counterfactual_is_drawn_where_the_batch_has_none():
+    task = Lookup()
+    batch = task.sample(3, split="test")
+    other = task.counterfactual(batch)
+    asked, told = (other.inputs.gather(1, batch.roles[:, :, role]) for role in (0, 1))
+    assert torch.equal(asked, told)  # each is an example with its roles where they were
+    assert (other.inputs != batch.inputs).any(1).all()
+    task.sample = lambda n, *_, **how: replace(
+        Lookup().sample(n, *_, **how), targets=torch.ones(n, 1)
+    )
+    with pytest.raises(ri.InputError, match="none for 2 of 2 examples among 8192 more; give"):
+        task.counterfactual(task.sample(2))
+
+
+def without_split(self, n, seed=0, device="cpu"):
+    raise AssertionError
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("sample", without_split, r"expected sample\(n, seed, device, split\), found sample\(n, "),
+        ("vocabulary", ("a", "b"), "expected a vocabulary of more than 12 words, found 2"),
+    ],
+)
+def test_what_a_task_lacks_is_said(hooked, name, value, said):
+    with pytest.raises(ri.InputError, match=said):
+        ri.open(hooked, type("Lacking", (Lookup,), {name: value})())
 
 
 @pytest.mark.parametrize("name", ["role_labels", "role_symbols"])

@@ -31,7 +31,8 @@ def test_what_is_supposed_is_measured_exactly(bench):
         view = bench.suppose(line)
         assert view.data == bench.loss == pytest.approx(asked, abs=1e-6)
         assert bench.loss == pytest.approx(naive_loss(bench, bench.circuit), abs=1e-5)
-        assert f"{bench.loss:.4f}" in repr(view) and f"{bench.loss:.4f}" in view.html
+        shown, error = re.search(r"MSE (\S+) \+- (\S+)", repr(view)).groups()
+        assert abs(float(shown) - bench.loss) < float(error) and f"MSE {shown}" in view.html
     assert str(bench.circuit[1, 0]) == "shared s0<-s2 s0<-s4"
     assert bench.intact_loss == pytest.approx(intact, abs=1e-5)
 
@@ -86,9 +87,13 @@ EMPTY = ri.Circuit({}, 7)
 @pytest.mark.parametrize(
     ("line", "text"),
     [
-        ("L0.H0", "expected a line such as"),
-        ("L0.H0 role-mean", "mechanisms: original, cut, uniform, identity, shared, one-hot"),
-        ("L0.H0 uniform s2<-s1", "expected no paths for a uniform head"),
+        ("L0.H0", "expected a head and what it does, .* L1.H0 one-hot, without paths, for a head"),
+        ("L0.H0 role-mean", "role-mean: expected no paths, and a workbench, which measures it"),
+        ("L0.H0 uniform s2<-s1", "uniform: expected no paths, found s2<-s1"),
+        ("L0.H0 onehot s2<-s1", "expected one-hot, or a path"),
+        ("L0.H0 zero", "expected original, cut, uniform, .* or a path such as s0<-s2, found"),
+        ("L0.H0 s2->s1", r"a path such as s2<-s1 \(s2 attends to s1\), found 's2->s1'"),
+        ("l0h3 uniform", "a head such as L0.H3, found 'l0h3'"),
     ],
 )
 def test_lines_that_say_nothing_are_refused(line, text):
@@ -102,6 +107,10 @@ def test_lines_that_say_nothing_are_refused(line, text):
         (lambda bench: bench.suppose("L1.H1 identity", "L9.H0 uniform"), "found L9.H0"),
         (lambda bench: bench.suppose("L0.H0 s2<-s0"), "source before its destination"),
         (lambda bench: bench.remove("L1.H0 s0<-s2"), "expected a path of the circuit"),
+        (lambda bench: bench.keep("L9.H0"), "found L9.H0"),
+        (lambda bench: bench.keep("L1.H0 s0->s2"), "s0<-s2"),
+        (lambda bench: ri.attribute(bench.model, bench.task, 3), "an ri.Batch, found int"),
+        (lambda bench: ri.load_checkpoint("small", "gpu"), "auto, cpu or cuda, found 'gpu'"),
         (lambda bench: bench.undo(), "undo"),
         (lambda bench: bench.ablations(least="x"), "least: expected a number, found 'x'"),
         (lambda bench: ri.open(bench.model), "a hooked model and a task"),

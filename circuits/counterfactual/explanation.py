@@ -486,7 +486,7 @@ def _unit_scores(
         where, what = estimates.each(unit).mean(1).tolist()
         score = UnitScore(
             unit=unit,
-            path=path,
+            path=path and HeadPath(path.head, path.path.named(task.role_names)),
             kind="" if path is None else _kind(path, search, batch, attention_here),
             attention=float(attention_here[path.head][path.path]) if path else float("nan"),
             other=float(attention_there[path.head][path.path]) if path else float("nan"),

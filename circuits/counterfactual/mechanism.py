@@ -19,6 +19,7 @@ from retrieval_interp.circuits.circuit import Circuit, RolePath
 from retrieval_interp.circuits.hooks import call_options, hooked, in_all_layers, measuring, parts_of
 from retrieval_interp.circuits.mechanisms import Mechanism, Output, WithPaths
 from retrieval_interp.tasks import Batch, InputError, Task, parse_role, role_name
+from retrieval_interp.tasks.errors import check_type
 from retrieval_interp.tasks.roles import Roles
 from retrieval_interp.tasks.structured import from_data
 from retrieval_interp.tasks.task import Attended
@@ -171,6 +172,8 @@ def keeps_some(circuit: Circuit) -> bool:
 
 def batch_for(circuit: Circuit, model: Any, task: Task, batch: Batch, seed: int = 0) -> Batch:
     """The batch, with the task's counterfactual if the circuit needs one and it has none."""
+    Circuit.check(circuit)
+    check_type(batch, Batch, "batch")
     if batch.counterfactual is not None or not keeps_some(circuit):
         return batch
     return with_counterfactual(model, batch, task.counterfactual(batch, seed))

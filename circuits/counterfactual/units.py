@@ -54,11 +54,10 @@ class Unit(NamedTuple):
     @classmethod
     def parse(cls, text: str, roles: Roles) -> "Unit":
         """Read `L2.H0`, `L2.H0 s0` or `L2.H0 s0<-s2`."""
-        head, _, path = str(text).strip().partition(" ")
-        names = path.split("<-") if path else []
-        if len(names) > 2:
-            raise InputError(f"expected a head, a row or a path, found {text!r:.60}")
-        return cls(Head.parse(head), *(parse_role(name, roles) for name in names))
+        head, _, rest = str(text).strip().partition(" ")
+        if RolePath.is_meant(rest):
+            return cls(Head.parse(head), *RolePath.parse(rest, roles))
+        return cls(Head.parse(head), parse_role(rest, roles) if rest else None)
 
     @property
     def level(self) -> str:

@@ -20,6 +20,7 @@ from retrieval_interp.circuits.hooks import measuring
 from retrieval_interp.circuits.losses import Progress, no_progress
 from retrieval_interp.tasks import Batch, InputError, Task
 from retrieval_interp.tasks.sampling import Split
+from retrieval_interp.tasks.structured import from_data
 from retrieval_interp.tasks.words.given_texts import Pair, PairsTask
 
 _LEAST = 4  # prompts that decide, if others are to confirm it
@@ -80,6 +81,11 @@ def why(
     """
     if patch not in PATCHES:
         raise InputError(f"patch: expected one of {', '.join(PATCHES)}, found {patch!r:.40}")
+    from_data(int, examples, "examples")
+    words = {"answer": answer, "wrong": wrong, "place": place}
+    words |= {} if callable(counterfactual) else {"counterfactual": counterfactual or ""}
+    if not isinstance(what, str) and (unused := [name for name in words if words[name]]):
+        raise InputError(f"{unused[0]}: expected a prompt with it, found {type(what).__name__}")
     start, question = monotonic(), None
     if isinstance(what, Task):
         task = what

@@ -10,27 +10,13 @@ from retrieval_interp.circuits.fits import draw_batch
 from retrieval_interp.circuits.hooks import heads_of
 from retrieval_interp.circuits.losses import Progress, all_but_one, no_progress
 from retrieval_interp.circuits.mechanisms import Cut
-from retrieval_interp.circuits.paths import Head, HeadPath, RolePath
+from retrieval_interp.circuits.paths import Head, HeadPath, RolePath, named
 from retrieval_interp.tasks import InputWarning, Task
 from retrieval_interp.tasks.structured import check_sampling
 
 Item = TypeVar("Item", bound=Hashable)
 Paths = tuple[HeadPath, ...]
 _WEAKEST = 0.05  # paths with less mean attention are not cut in the intact model
-
-
-class NamedPaths(Paths):
-    """Paths that are printed with a task's names of roles."""
-
-    def __new__(cls, paths: Paths, names: Sequence[str]) -> "NamedPaths":
-        made = super().__new__(cls, paths)
-        made.names = names
-        return made
-
-    names: Sequence[str]
-
-    def __repr__(self) -> str:
-        return ", ".join(path.text(self.names) for path in self)
 
 
 def needed_paths(
@@ -40,7 +26,7 @@ def needed_paths(
     examples: int = 512,
     seed: int = 0,
     progress: Progress = no_progress,
-) -> list[NamedPaths]:
+) -> list[Paths]:
     """Find the paths that a model needs, by themselves or as one of several heads.
 
     With loss(S) the loss of the intact model with the paths S cut live, each set S that is
@@ -65,7 +51,7 @@ def needed_paths(
     sets: list[Paths] = []
     for _ in progress(cut_paths(judge, heads_of(model), sets), "cutting paths"):
         pass
-    return [NamedPaths(paths, task.role_names) for paths in sets]
+    return [named(paths, task.role_names) for paths in sets]
 
 
 def cut_paths(judge: Judge, heads: Sequence[Head], sets: list[Paths]) -> Iterator[str]:

@@ -30,7 +30,7 @@ from retrieval_interp.circuits.losses import Progress, no_progress
 from retrieval_interp.circuits.mechanisms import IDENTITY, UNIFORM, Mechanism
 from retrieval_interp.circuits.paths import Head, HeadPath
 from retrieval_interp.tasks import Batch, InputError, InputWarning, Task
-from retrieval_interp.tasks.structured import check_sampling
+from retrieval_interp.tasks.structured import check_sampling, from_data
 
 _CONFIRMING = 1_000_003  # added to the seed of the examples that confirm
 _LATE = "stopped by its time limit"
@@ -126,6 +126,8 @@ def discover(
     Raises:
         KeyboardInterrupt: the search was cancelled before any circuit held.
     """
+    stated = {name: value for name, value in options.items() if name != "heads"}
+    from_data(SearchOptions, stated, "discover")
     search = Search(model, task, SearchOptions(**options), strategy)
     circuit = search.run(progress)
     if not search.missing and not search.judge.learned:

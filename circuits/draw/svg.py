@@ -41,6 +41,7 @@ def draw_circuit(
             that is needed as such: a band across its layer.
         arrows: the width, colour and note of a path's arrow; `worth_of_paths` makes them of losses.
     """
+    Circuit.check(circuit)
     return to_svg(arrange(circuit, n_layers, order, task, batch, enables or {}, arrows or {}))
 
 

@@ -6,7 +6,7 @@ from retrieval_interp.circuits.losses import Progress, Scorer, cut_losses, mean_
 from retrieval_interp.circuits.means import mean_attention
 from retrieval_interp.circuits.mechanisms import IDENTITY, UNIFORM, Mechanism
 from retrieval_interp.circuits.models.contract import HookedModel
-from retrieval_interp.circuits.paths import Head, HeadPath
+from retrieval_interp.circuits.paths import Head, HeadPath, named
 from retrieval_interp.tasks import Batch, Task
 
 
@@ -26,7 +26,6 @@ class Ablations:
     baseline_loss: float  # of the intact model
     heads: dict[tuple[Head, Mechanism], float]  # with one head replaced by a mechanism
     paths: list[LiveScore]  # with one path cut
-    role_names: tuple[str, ...] = ()  # as the task has them; s0, s1, ... if empty
 
     def __repr__(self) -> str:
         return f"Ablations: {len(self.heads)} of heads, {len(self.paths)} of paths, see .by_cost"
@@ -73,9 +72,9 @@ def ablations(
     choices = progress(replaced, "replacing heads")
     heads = {choice: scorer.loss(empty.replace(*choice)) for choice in choices}
     allowed = [HeadPath(head, p) for head in scorer.heads for p in scorer.where[head.layer].paths]
-    cuts = [path for path in allowed if attention[path.head][path.path] >= least]
+    cuts = named([p for p in allowed if attention[p.head][p.path] >= least], empty.role_names)
     paths = [
         LiveScore(path, float(attention[path.head][path.path]), mean_loss(losses))
         for path, losses in cut_losses(scorer, cuts, progress)
     ]
-    return Ablations(mean_loss(scorer.base_losses), heads, paths, empty.role_names)
+    return Ablations(mean_loss(scorer.base_losses), heads, paths)

@@ -25,6 +25,7 @@ from retrieval_interp.circuits.losses import (
 )
 from retrieval_interp.circuits.models.contract import HookedModel
 from retrieval_interp.tasks import Batch
+from retrieval_interp.tasks.errors import check_type
 
 Seen = dict[str, dict[int, Tensor]]  # queries, keys, values and own patterns by layer
 _NOTED = ("q", "k", "v", "pattern")
@@ -94,6 +95,9 @@ def enabled_by(
         least_drop: the smallest loss that counts.
         progress: as in `ablations`.
     """
+    check_type(batch, Batch, "batch")
+    for text in (path for path in (*cuts, *later) if isinstance(path, str)):
+        check_type(text, HeadPath, "paths", ", as ri.parse_head_path reads it from text")
     empty = Circuit({}, batch.roles.shape[-1])
     sight = Sight(model, parts_of(model, batch)[0], empty)
     return {

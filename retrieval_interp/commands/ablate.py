@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 import retrieval_interp as ri
 from retrieval_interp.commands import command
 from retrieval_interp.progress import progress_bar
-from retrieval_interp.storage.files import find_checkpoint, provenance, write_json, write_whole
+from retrieval_interp.storage.files import provenance, write_json, write_whole
 from retrieval_interp.views.tables import terminal_width
 
 
@@ -21,7 +21,8 @@ class AblateOptions(command.MeasuringOptions):
         ckpt: a shipped name (small), a checkpoint file, or a run folder (its last checkpoint). With
             a task, also a model of your own, FILE.py:NAME, or any that `scan` takes.
         task: a task of your own, FILE.py:NAME; by default the checkpoint's.
-        circuit: score this circuit instead of finding one.
+        circuit: score this circuit instead of finding one: a file that --save-circuit wrote. In it
+            a head with the mechanism one-hot and no paths is emptied.
         save_circuit: write the circuit to this file, to be edited or given to --circuit.
         tolerance: the loss that a working circuit stays below; by default the task's own.
         one_hot: search by the paper's rules: idle heads uniform or identity, all others one-hot.
@@ -29,7 +30,7 @@ class AblateOptions(command.MeasuringOptions):
         alternatives: for so many seconds, look for other circuits that do as well.
     """
 
-    ckpt: Annotated[str, "--ckpt", "--model"] = "small"
+    ckpt: Annotated[str, "--model", "--ckpt"] = "small"
     task: str | None = None
     circuit: Path | None = None
     save_circuit: Path | None = None
@@ -49,16 +50,14 @@ def main(argv: Sequence[str], prog: str = "retrieval-interp ablate") -> None:
     if options.alternatives is not None and not options.alternatives > 0:
         found = f"found {options.alternatives:g}"
         raise ri.InputError(f"--alternatives: expected more than 0 seconds, {found}")
-    if options.task is None:
-        find_checkpoint(options.ckpt)
+    command.check_model(options.ckpt, "--task FILE.py:NAME" * (options.task is None))
     with command.saying("loading PyTorch and the model"):
         from retrieval_interp.storage.checkpoint import read_circuit
-        from retrieval_interp.training import choose_device
         from retrieval_interp.views.score_text import describe, score_to_dict
 
         name, training = options.ckpt, dict[str, Any]()
         if options.task is None:
-            checkpoint = ri.load_checkpoint(name, choose_device(options.device))
+            checkpoint = ri.load_checkpoint(name, options.device)
             model, task, training = checkpoint.model, checkpoint.task, checkpoint.training
         else:
             model, task = command.load_model(name, options.device, options.task)

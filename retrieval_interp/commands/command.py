@@ -7,7 +7,6 @@ import argparse
 import atexit
 import contextlib
 import dataclasses
-import difflib
 import inspect
 import re
 import signal
@@ -20,8 +19,9 @@ from pathlib import Path
 from runpy import run_path
 from typing import Annotated, Any, NoReturn, TypeVar, cast, get_args, get_origin, get_type_hints
 
-from retrieval_interp.storage.files import shipped_checkpoints, writable
-from retrieval_interp.tasks.errors import InputError, InputWarning
+from retrieval_interp.storage.files import find_checkpoint, shipped_checkpoints, writable
+from retrieval_interp.storage.packaged_models import PACKAGED
+from retrieval_interp.tasks.errors import InputError, InputWarning, nearest
 from retrieval_interp.tasks.structured import check_sampling
 from retrieval_interp.views.tables import terminal_width, wrapped
 
@@ -65,8 +65,7 @@ def parse_parts(parts: Sequence[tuple[str, Any]], argv: Sequence[str], prog: str
         if not word.startswith("-"):
             write = f"; write {names[0]} {word}" * names[0].startswith("-")
             parser.error(f"expected options, found {word}{write}")
-        expected = difflib.get_close_matches(word, names, 1, 0.65) or sorted(names)
-        parser.error(f"expected {', '.join(expected)}, found {word}")
+        parser.error(f"expected {nearest(word, names, 'one of its options')}, found {word}")
     made = []
     for prefix, part in parts:
         keys = {field.name: prefix + field.name for field in dataclasses.fields(part)}
@@ -181,10 +180,38 @@ def check_outputs(outputs: Mapping[str, Path | None], inputs: Iterable[Path | No
     """Check that files can be written and differ from each other and from those that are read."""
     given = [writable(path).resolve() for path in outputs.values() if path is not None]
     if len(set(given)) < len(given):
-        raise InputError(f"expected a different file for each of {', '.join(outputs)}")
+        names = [name for name, path in outputs.items() if path is not None]
+        raise InputError(f"expected a different file for each of {', '.join(names)}")
     for source in inputs:
         if source is not None and source.resolve() in given:
             raise InputError(f"{source}: expected other files to write than to read")
+
+
+def check_model(name: str, add: str = "") -> None:
+    """Refuse what is no model's name, or one without a task, to which the option to `add` is said.
+
+    Before libraries are loaded, which takes seconds.
+    """
+    if not _has_task(name):
+        if add:
+            raise InputError(f"{name}: expected a task for a model without one; add {add}")
+        return
+    if Path(name).exists() or name in shipped_checkpoints() or "-step-" in name:
+        find_checkpoint(name)
+        return
+    kinds = (
+        "a shipped name (retrieval-interp list shows them), smollm2, gemma3, a checkpoint file, a "
+        f"run folder, a folder of Hugging Face, FILE.py:NAME, or hf:{name} for what its hub has"
+    )
+    expected = nearest(name, [*shipped_checkpoints(), *PACKAGED], kinds)
+    raise InputError(f"model {name!r}: expected {expected}, found none")
+
+
+def _has_task(name: str) -> bool:
+    """Whether a name is that of a checkpoint, if of anything."""
+    folder = Path(name)
+    hugging = (folder / "config.json").is_file() and any(folder.glob("model*.safetensors"))
+    return not (hugging or name in PACKAGED or name.startswith("hf:") or ".py:" in name)
 
 
 def load_model(name: str, device: str, task: str | None = None) -> tuple[Any, Any]:
@@ -194,42 +221,30 @@ def load_model(name: str, device: str, task: str | None = None) -> tuple[Any, An
     Hugging Face model, `hf:NAME` for one of its hub, which alone may load from the network, or
     one's own, `FILE.py:NAME`.
     """
+    check_model(name)
     import retrieval_interp as ri
-    from retrieval_interp.storage.packaged_models import PACKAGED
-    from retrieval_interp.training import check_device, choose_device
+    from retrieval_interp.model import check_device, choose_device
 
     if task is not None:
         return load_model(name, device)[0], own_task(task)
-    place, folder = choose_device(device), Path(name)
+    place = choose_device(device)
     if ".py:" in name:
         if hasattr(model := named_in(name), "parameters"):
             check_device(model, device)
         return model, None
-    hub = name[3:] if name.startswith("hf:") else ""
-    if (
-        not hub
-        and not folder.exists()
-        and name not in (names := [*shipped_checkpoints(), *PACKAGED])
-    ):
-        kinds = (
-            "a checkpoint file, a run folder, a folder of Hugging Face, hf:NAME for a model of its "
-            "hub, or FILE.py:NAME"
-        )
-        raise InputError(f"model {name!r}: expected {', '.join([*names, kinds])}, found none")
-    foreign = hub or ((folder / "config.json").is_file() and any(folder.glob("model*.safetensors")))
-    if not foreign and name not in PACKAGED:
+    if _has_task(name):
         checkpoint = ri.load_checkpoint(name, place)
         return checkpoint.model, checkpoint.task
     if not sys.stderr.isatty():
         from transformers.utils.logging import disable_progress_bar
 
         disable_progress_bar()
-    if not foreign:
+    if name in PACKAGED:
         return PACKAGED[name](str(place)), None
     from transformer_lens.model_bridge.bridge import TransformerBridge
 
     try:
-        booted = TransformerBridge.boot_transformers(hub or str(folder), device=str(place))
+        booted = TransformerBridge.boot_transformers(name.removeprefix("hf:"), device=str(place))
         return booted.eval(), None
     except (ValueError, KeyError, OSError) as error:
         raise InputError(

@@ -37,9 +37,9 @@ def main(argv: Sequence[str], prog: str = "retrieval-interp emergence") -> None:
     with command.saying("loading PyTorch"):
         from retrieval_interp.emergence import report
         from retrieval_interp.emergence.series import follow_run
+        from retrieval_interp.model import choose_device
         from retrieval_interp.storage.checkpoint import read_circuit, read_recipe
         from retrieval_interp.storage.files import write_whole
-        from retrieval_interp.training import choose_device
         from retrieval_interp.views.tables import terminal_width
 
     examples, seed, circuit = options.examples, options.seed, None

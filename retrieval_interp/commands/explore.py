@@ -6,12 +6,11 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import retrieval_interp as ri
-from retrieval_interp.commands.command import ExampleOptions, load_model, parse_options
-from retrieval_interp.storage.files import find_checkpoint
+from retrieval_interp.commands import command
 
 
 @dataclass(frozen=True)
-class ExploreOptions(ExampleOptions):
+class ExploreOptions(command.ExampleOptions):
     """Open a trained model in a browser and build circuits by clicking.
 
     Attributes:
@@ -27,7 +26,7 @@ class ExploreOptions(ExampleOptions):
         browser: open a browser; the address is printed either way.
     """
 
-    ckpt: Annotated[str, "--ckpt", "--model"] = "small"
+    ckpt: Annotated[str, "--model", "--ckpt"] = "small"
     task: str | None = None
     prompt: str | None = None
     answer: str = ""
@@ -39,14 +38,14 @@ class ExploreOptions(ExampleOptions):
 
 
 def main(argv: Sequence[str], prog: str = "retrieval-interp explore") -> None:
-    options = parse_options(ExploreOptions, argv, prog)
+    options = command.parse_options(ExploreOptions, argv, prog)
     options.check()
     if not 0 <= options.port < 65536:
         raise ri.InputError(f"--port: expected 0 to 65535, found {options.port}")
     if options.task is not None and options.prompt is not None:
         raise ri.InputError("expected one of --prompt and --task, found both")
-    if options.task is None and options.prompt is None:
-        find_checkpoint(options.ckpt)  # before the libraries are loaded that take seconds
+    asked = options.task is not None or options.prompt is not None
+    command.check_model(options.ckpt, "" if asked else "--task FILE.py:NAME, or --prompt TEXT")
     print(f"opening {options.ckpt} ...", flush=True)
 
     from retrieval_interp.explorer.server import serve_explorer
@@ -54,9 +53,9 @@ def main(argv: Sequence[str], prog: str = "retrieval-interp explore") -> None:
     names = ["examples", "seed", "tolerance", "device"]
     what: list[Any] = [options.ckpt]
     if options.task is not None:
-        what = [*load_model(options.ckpt, options.device, options.task)]
+        what = [*command.load_model(options.ckpt, options.device, options.task)]
     if options.prompt is not None:
-        what = [load_model(options.ckpt, options.device)[0], options.prompt]
+        what = [command.load_model(options.ckpt, options.device)[0], options.prompt]
         names += ["answer", "place"]
     bench = ri.open(*what, **{name: getattr(options, name) for name in names})
     if options.circuit is not None:

@@ -64,6 +64,7 @@ def main(argv: Sequence[str], prog: str = "retrieval-interp why") -> None:
     options = command.parse_options(WhyOptions, argv, prog)
     options.check(Path(options.model), *options.pairs)
     _check(options)
+    command.check_model(options.model)
     texts = [read_text(path, "pairs") for path in options.pairs]
     with command.saying("loading PyTorch and the model"):
         from retrieval_interp.tasks.words.pair_files import read_pairs

@@ -29,10 +29,11 @@ from retrieval_interp.circuits.mechanisms import Where
 from retrieval_interp.circuits.models.either import hooked_model
 from retrieval_interp.circuits.models.plain import PlainTransformer
 from retrieval_interp.config import ModelConfig, Recipe
-from retrieval_interp.model import empty_weights, tokenizer_of
+from retrieval_interp.model import choose_device, empty_weights, tokenizer_of
 from retrieval_interp.storage import files
 from retrieval_interp.storage.files import shipped_checkpoints as shipped_checkpoints
 from retrieval_interp.tasks import InputError, Task, TrainingTask
+from retrieval_interp.tasks.errors import check_type
 from retrieval_interp.tasks.structured import from_data, from_json, to_data
 
 _KEY = "retrieval_interp"
@@ -62,6 +63,7 @@ def save_checkpoint(
     path: Path, model: nn.Module, task: TrainingTask, config: ModelConfig, training: dict[str, Any]
 ) -> None:
     """Write a checkpoint of a HookedTransformer or a native bridge, whole or not at all."""
+    check_type(task, TrainingTask, "task")
     native = getattr(getattr(model, "cfg", None), "architecture", "") == "TransformerLensNative"
     of = PlainTransformer.of(model) if native else model
     weights: dict[str, Tensor] = dict(of.named_parameters())
@@ -109,10 +111,11 @@ def _digest(tensors: dict[str, Tensor], content: dict[str, Any]) -> str:
 
 def load_checkpoint(name: str | Path, device: str | torch.device = "cpu") -> Checkpoint:
     """Load a model with its task, by shipped name (`small`), file or run folder (`runs/a`)."""
+    place = choose_device(device)
     path = files.find_checkpoint(str(name))
     tensors, content = read_tensors(path, "a checkpoint")
     read: _Content = from_data(_Content, content, str(path))
-    weights = empty_weights(read.model, read.task).to(device)
+    weights = empty_weights(read.model, read.task).to(place)
     load_weights(weights, tensors, str(path))
     model: Any = hooked_model(weights, tokenizer_of(read.task))
     return Checkpoint(

@@ -10,7 +10,7 @@ from importlib import metadata, resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from retrieval_interp.tasks.errors import InputError
+from retrieval_interp.tasks.errors import InputError, nearest
 from retrieval_interp.tasks.structured import from_data
 
 if TYPE_CHECKING:
@@ -185,9 +185,10 @@ def find_checkpoint(name: str) -> Path:
     if path.is_file():
         return path
     where = "; those of steps are in the repository alone, in retrieval_interp/checkpoints"
+    expected = nearest(name, shipped, "a shipped name, as retrieval-interp list shows them")
     raise InputError(
-        f"checkpoint {name!r}: expected a file, a run folder or one of: "
-        f"{', '.join(shipped) or '(none shipped)'}; found none of these{where * ('-step-' in name)}"
+        f"checkpoint {name!r}: expected {expected}, a checkpoint file or a run folder, found none"
+        f"{where * ('-step-' in name)}"
     )
 
 

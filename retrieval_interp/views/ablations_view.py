@@ -18,7 +18,7 @@ def ablations_view(ablations: Ablations, task: Task) -> View:
     costly = [row for row in ablations.by_cost if abs(row.live_loss - intact) >= _LEAST]
     rows = [
         [
-            row.path.text(ablations.role_names),
+            str(row.path),
             task.path_label(*row.path.path),
             f"{row.attention:.2f}",
             f"{row.live_loss:.4f}",
