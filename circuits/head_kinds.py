@@ -1,8 +1,8 @@
 """What a head is commonly called, by its paths or by where it looks on a text.
 
 On a text a head is called after the kind of positions that get at least 0.4 of its attention, as in
-the detectors of ARENA's chapter on interpretability: the mean over the positions that see one.
-First positions, where most heads rest, only count if no other kind does. Duplicate-token and
+the detectors of ARENA's chapter on interpretability: the mean over the positions that see one,
+beyond what uniform attention gives them, as a text may be half delimiters. First positions, where most heads rest, only count if no other kind does. Duplicate-token and
 induction heads are told on random tokens that are repeated (Olsson et al. 2022), since in a text
 what followed before is often not what follows.
 """
@@ -27,7 +27,7 @@ KINDS = {
     "first": "first-token head",
 }
 """The usual names, by the kind of rule that such a head follows."""
-_ENOUGH = 0.4  # mean attention to a kind of positions
+_ENOUGH = 0.4  # mean attention to a kind of positions, beyond uniform
 _REPEATED = 8, 32  # sequences of random tokens, and how many are repeated in each
 
 
@@ -66,7 +66,7 @@ def kind_by_attention(attention: Mapping[str, float]) -> str:
 
 
 def attention_kinds(model: HookedModel, task: Task, batch: Batch) -> dict[Head, dict[str, float]]:
-    """Every head's mean attention to the positions of each kind, by the keys of `KINDS`.
+    """Every head's mean attention to each kind of positions, beyond uniform (`attention_to`).
 
     `same` and `after-same` are left out where inputs are vectors, and `delimiter`, a token without
     a letter or digit, where there is no tokenizer. NaN where no position sees any.

@@ -155,9 +155,11 @@ Targets = Callable[[Where], Bool[Tensor, "#batch dest src"]]
 def attention_to(
     model: HookedModel, batch: Batch, targets: Sequence[Targets]
 ) -> Float[Tensor, "targets layer head"]:
-    """Every head's mean attention to some earlier positions, over the positions that have any.
+    """Every head's mean attention to some earlier positions, beyond that of uniform attention.
 
-    NaN for targets that no position has. Positions that are not asked (`_asked`) do not count.
+    With a the attention of a position to its targets and u their share of all that it may see, the
+    mean of (a - u) / (1 - u) over positions that have targets and others: 1 if all goes there, 0 as
+    of uniform. NaN where there are none. Positions that are not asked (`_asked`) do not count.
     """
     size, causal = (len(targets), model.cfg.n_layers), hooks.is_causal(model, batch)
     total, count = torch.zeros(*size, model.cfg.n_heads), torch.zeros(*size, 1)
@@ -166,9 +168,11 @@ def attention_to(
         for layer, where in enumerate(hooks.where_by_layer(model, part)):
             for number, targets_of in enumerate(targets):
                 there = (targets_of(where) & where.allowed).tril(-1)
-                rows = asked * there.any(-1)
-                on_them = (patterns[layer] * there[:, None]).sum(-1) * rows[:, None]
-                total[number, layer] += on_them.sum((0, 2)).cpu()
+                uniform = there.sum(-1) / where.allowed.sum(-1).clamp(min=1)
+                rows = asked * ((uniform > 0) & (uniform < 1))
+                on_them = (patterns[layer] * there[:, None]).sum(-1)
+                beyond = (on_them - uniform[:, None]) / (1 - uniform).clamp(min=1e-6)[:, None]
+                total[number, layer] += (beyond * rows[:, None]).sum((0, 2)).cpu()
                 count[number, layer] += rows.sum().cpu()
     return total / count
 

@@ -43,7 +43,7 @@ def cell_text(lost: Lost) -> str:
     """`69 v`; the letters name each part that loses half as much by itself."""
     share, parts = lost.output.share, {"a": lost.attention, "v": lost.values}
     by = [k for k, part in parts.items() if part is not None and part.share / share >= 0.5]
-    return f"{100 * share:.0f} {''.join(by)}".rstrip()
+    return f"{round(100 * share)} {''.join(by)}".rstrip()
 
 
 def atlas_view(atlas: Atlas) -> View:
