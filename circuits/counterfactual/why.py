@@ -90,8 +90,8 @@ def why(
     elif isinstance(counterfactual, str):
         if not (answer and wrong):
             raise InputError("expected an answer and a wrong one with a counterfactual, found none")
-        words = [word if word[:1].isspace() else f" {word}" for word in (answer, wrong)]
-        task = _pairs(model, [Pair(what, counterfactual, (words[0],), (words[1],))])
+        both_answers = [word if word[:1].isspace() else f" {word}" for word in (answer, wrong)]
+        task = _pairs(model, [Pair(what, counterfactual, (both_answers[0],), (both_answers[1],))])
     else:
         limit = math.inf if time is None else time
         with measuring(model):
