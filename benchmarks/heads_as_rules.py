@@ -128,12 +128,12 @@ def main(options: argparse.Namespace) -> Rows:
     plan += [("random", "rule", share) for share in SHARES[1:3]]
     plan += [("cause", kind, share) for kind in CONTROLS for share in SHARES[1:3]]
     scorer = Scorer(model, task, batch)
-    intact = scorer.each(scorer.empty_circuit)
+    intact = scorer.losses_by_example(scorer.empty_circuit)
 
     def measured(order: str, kind: str, count: int) -> dict[str, Any]:
         chosen = orders[order][:count]
         circuit = Circuit({head: put[kind][head] for head in chosen}, batch.roles.shape[-1])
-        rise = scorer.each(circuit) - intact
+        rise = scorer.losses_by_example(circuit) - intact
         nats, error = float(rise.mean()), standard_error(rise)
         more, row = 100 * math.exp(nats), {"order, in place": f"{order}, {kind}", "heads": count}
         return row | {"nats": nats, "+-": error, "perplexity, %": more - 100, "+- %": more * error}

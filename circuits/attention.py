@@ -1,7 +1,7 @@
 """Attention as tensors: the positions that paths join, softmax, and means by role.
 
-`path_sources` says which positions a path joins; all else here, and what checks, measures or draws
-paths elsewhere, asks it. Nothing here runs a model.
+`path_sources` defines which positions a path joins; everything here and elsewhere that checks,
+measures or draws paths calls it. Nothing here runs a model.
 """
 
 from collections.abc import Iterable
@@ -17,10 +17,10 @@ Places = Int[Tensor, "batch chain role"]  # the position of every role of every 
 
 
 class Mask(NamedTuple):
-    """Which positions a layer may attend to, by how far they are."""
+    """Which positions a layer may attend to, by their distance."""
 
-    causal: bool = True  # only itself and earlier ones
-    window: int | None = None  # only those less than so many positions away
+    causal: bool = True  # only a position itself and earlier ones
+    window: int | None = None  # only positions less than this many away
 
     def allows(self, before: Int[Tensor, "..."]) -> Bool[Tensor, "..."]:
         """Whether sources so many positions before their destinations may be attended to."""
@@ -29,9 +29,9 @@ class Mask(NamedTuple):
 
 
 def path_sources(path: RolePath, roles: Places, size: int) -> Bool[Tensor, "batch chain src"]:
-    """Where role `dest` of every chain attends along a path; nowhere without a destination.
+    """Return a path's sources, for role `dest` of every chain; none if it is absent.
 
-    Where chains share the position of `dest`, its sources are those of all these chains. `size` is
+    Where chains have `dest` at the same position, it has the sources of all these chains. `size` is
     the number of positions.
     """
     position = torch.arange(size, device=roles.device)
@@ -42,14 +42,14 @@ def path_sources(path: RolePath, roles: Places, size: int) -> Bool[Tensor, "batc
 
 
 def shared_destinations(roles: Places, dest: int) -> Bool[Tensor, "batch chain chain2"] | None:
-    """Which chains have role `dest` at the same position; None if all have their own."""
+    """Return which chains share the position of role `dest`; None if no two do."""
     here = roles[:, :, dest]
     same = (here[:, :, None] == here[:, None, :]) & (here >= 0)[:, None, :]
     return same if int(same.sum()) > int((here >= 0).sum()) else None
 
 
 def rows_of(dest: int, roles: Places) -> tuple[Tensor, Tensor]:
-    """Index of the rows of a role of every chain; of absent ones, any row."""
+    """Return the index of a role's rows, for every chain; any row for absent ones."""
     example = torch.arange(len(roles), device=roles.device)[:, None].expand(roles.shape[:2])
     return example, roles[:, :, dest].clamp(min=0)
 
@@ -60,7 +60,7 @@ def softmax_attention(
     allowed: Bool[Tensor, "*#batch dest src"],
     scale: float,
 ) -> Float[Tensor, "*batch dest src"]:
-    """The pattern of plain dot-product attention: softmax(q·k / scale) over the allowed sources."""
+    """Return dot-product attention: softmax(q·k / scale) over allowed sources."""
     scores = queries @ keys.transpose(-1, -2) / scale
     return scores.masked_fill(~allowed, -torch.inf).softmax(-1)
 
@@ -68,7 +68,7 @@ def softmax_attention(
 def joined(
     paths: Iterable[RolePath], roles: Places, size: int, rows: Iterable[int] = ()
 ) -> Bool[Tensor, "batch dest src"]:
-    """Which positions the paths join, or belong to a row of one of these roles."""
+    """Return which positions the paths join, and the whole rows of some roles."""
     count = torch.zeros(len(roles), size, size, dtype=torch.int32, device=roles.device)
     for path in paths:
         sources = path_sources(path, roles, size)
@@ -82,10 +82,10 @@ def joined(
 def attention_by_role(
     pattern: Float[Tensor, "batch head dest src"], roles: Places
 ) -> tuple[Float[Tensor, "head role role2"], Float[Tensor, "role role2"]]:
-    """Average a pattern from each role to each role of the same chain, and the number averaged.
+    """Average a pattern from role to role of the same chain; return means and counts.
 
-    Where chains share the position of the destination, to that role in all of them together. The
-    mean is over the examples and chains that have both roles, 0 where none has.
+    Over the examples and chains that have both roles, whose count is the second result; 0 if none
+    has. Where chains share the destination's position, attention to all of them is added up.
     """
     example = torch.arange(len(pattern), device=pattern.device)[:, None]
     of_rows, n_roles, size = [], roles.shape[-1], pattern.shape[-1]
@@ -109,7 +109,7 @@ def attention_by_role(
 
 
 def role_places(roles: Places, size: int) -> Bool[Tensor, "batch role pos"]:
-    """Where every role is, in any chain; nowhere if it is absent."""
+    """Return where every role is, in any chain; nowhere if it is absent."""
     position = torch.arange(size, device=roles.device)
     return (roles[..., None] == position).any(1)
 
@@ -119,7 +119,7 @@ def attention_along(
 ) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
     """Average one head's attention along a path, to all its sources together.
 
-    With how many examples and chains have a source, over which this is the mean; 0 if none has.
+    Over the examples and chains that have a source, whose number is the second result; 0 if none.
     """
     sources = path_sources(path, roles, pattern.shape[-1])
     count = sources.any(-1).float().sum()
@@ -128,12 +128,12 @@ def attention_along(
 
 
 def first_real(real: Bool[Tensor, "batch pos"]) -> Int[Tensor, " batch"]:
-    """The position of every example's first token that is no padding."""
+    """Return the position of every example's first token that is no padding."""
     return real.int().argmax(1)
 
 
 def shifted(x: Tensor, by: Int[Tensor, " batch"], dims: tuple[int, ...]) -> Tensor:
-    """Each example moved along some axes by a number of places of its own, around the end."""
+    """Shift each example along some axes by its own number of places, cyclically."""
     for dim in dims:
         place = torch.arange(x.shape[dim], device=x.device) - by[:, None]
         shape = [len(x), *[1] * (dim - 1), x.shape[dim], *[1] * (x.ndim - dim - 1)]

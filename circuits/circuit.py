@@ -1,6 +1,6 @@
-"""Circuits as data: a mechanism for each head.
+"""Circuits as data: a mechanism for each head; also as text and JSON.
 
-`circuits.mechanisms` has the mechanisms, `circuits.circuit` reads and writes circuits as text.
+`circuits.mechanisms` has the mechanisms, `circuits.paths` heads and paths.
 """
 
 import itertools
@@ -30,11 +30,11 @@ class Circuit:
         mechanisms: the mechanism of each named head; `original` ones are dropped.
         n_roles: number of roles of the circuit's task, 2D+1 in the retrieval task.
         task: the task it belongs to, as `task.to_dict()` gives it.
-        enabling: paths besides these that the intact model needs. A one-hot or shared head does
+        enabling: further paths that the intact model needs. A one-hot or shared head does
             without them, since its attention is fixed (`circuits.scores.enabling`).
         redundant: sets of paths, the same in several heads, of which the intact model needs one;
             they may overlap (`interchangeable`).
-        role_names: what the task calls its roles, for text and files; s0, s1, ... if empty.
+        role_names: the task's names of its roles, for text and files; s0, s1, ... if empty.
         unfinished: why the search that found it ended early and what is missing, if it did.
     """
 
@@ -48,7 +48,7 @@ class Circuit:
 
     @classmethod
     def empty(cls, task: Task) -> "Circuit":
-        """The circuit of a task that leaves every head as it is."""
+        """Return the circuit of a task that leaves every head as it is."""
         names = tuple(task.role_names)
         return cls({}, len(names), task.to_dict(), role_names=names)
 
@@ -69,37 +69,37 @@ class Circuit:
 
     @property
     def roles(self) -> Roles:
-        """What the roles are called, or how many there are, to read paths."""
+        """The names of the roles, or their number, to read paths with."""
         return self.role_names or self.n_roles
 
     def paths(self) -> Iterator[HeadPath]:
-        """All one-hot and shared paths, by layer, head and role."""
+        """Yield all one-hot and shared paths, by layer, head and role."""
         for head, mechanism in self.mechanisms.items():
             if mechanism.follows_paths:
                 yield from (HeadPath(head, path) for path in mechanism.paths)
 
     def every_path(self) -> Iterator[HeadPath]:
-        """The one-hot and shared paths, and all others that the intact model needs."""
+        """Yield `paths`, and all others that the intact model needs."""
         return itertools.chain(self.paths(), self.enabling, *self.redundant)
 
     def heads(self) -> list[Head]:
-        """Every head that it names."""
+        """Return every head that the circuit names."""
         return [*self.mechanisms, *(path.head for path in self.every_path())]
 
     def replace(self, head: tuple[int, int], mechanism: Mechanism) -> "Circuit":
-        """A copy with another mechanism for one head."""
+        """Return a copy with another mechanism for one head."""
         mechanisms = {**self.mechanisms, Head(*head): mechanism}
         return replace(self, mechanisms=mechanisms, unfinished="")
 
     def cut(self, *paths: HeadPath) -> "Circuit":
-        """A copy with more paths of original heads cut."""
+        """Return a copy with more paths of original heads cut."""
         circuit = self
         for head, path in paths:
             circuit = circuit.replace(head, Cut((*circuit[head].paths, path)))
         return circuit
 
     def without(self, path: HeadPath) -> "Circuit":
-        """A copy without one path."""
+        """Return a copy without one path."""
         return self.replace(path.head, self[path.head].without(path.path))
 
     @staticmethod
@@ -135,7 +135,7 @@ class Circuit:
         return "\n".join(lines) or "empty circuit: every head as it is"
 
     def to_dict(self) -> dict[str, Any]:
-        """The circuit as JSON data; `from_dict` reads it back."""
+        """Return the circuit as JSON data; `from_dict` reads it back."""
         names = self.role_names
         data = {
             "task": dict(self.task),
@@ -155,17 +155,17 @@ class Circuit:
     def from_dict(cls, data: Any, roles: Roles | None = None) -> "Circuit":
         """Read a circuit for a task with these roles, or as many as its paths name.
 
-        Paths are read with the names that the file gives to roles, if it does; some of the task's
-        may be other ones, but none may stand at another place.
+        Paths are read with the file's own names of roles, if it has any. These may differ from the
+        task's, but a name that both have must be of the same role.
         """
         file: _File = from_data(_File, data, "circuit")
         check_role_names(file.role_names, "circuit")
         texts = json.dumps([file.heads, file.enabling, file.redundant])
         mentioned = 1 + max(map(int, re.findall(r"\bs([0-9]{1,6})\b", texts)), default=0)
         names, roles = file.role_names, roles or file.role_names or mentioned
-        of_task = () if isinstance(roles, int) else tuple(roles)
+        task_names = () if isinstance(roles, int) else tuple(roles)
         n_roles = roles if isinstance(roles, int) else len(roles)
-        moved = any(a != b and a in of_task for a, b in zip(names, of_task))
+        moved = any(a != b and a in task_names for a, b in zip(names, task_names))
         if moved or len(names) not in (0, n_roles):
             raise InputError(
                 f"circuit: role_names: expected {n_roles}, in the task's order, found "
@@ -182,12 +182,12 @@ class Circuit:
             task=file.task,
             enabling=paths(file.enabling),
             redundant=tuple(map(paths, file.redundant)),
-            role_names=of_task or names,
+            role_names=task_names or names,
             unfinished=file.unfinished,
         )
 
     def to_json(self, record: Mapping[str, Any] | None = None) -> str:
-        """The circuit as JSON with one line per head; `record` says how it was found."""
+        """Return JSON with one line per head; `record` says how it was found."""
         data = {**self.to_dict(), **({"record": dict(record)} if record else {})}
         rows = ",\n".join("    " + json.dumps(row) for row in data["heads"])
         lines = [
@@ -205,11 +205,11 @@ class Circuit:
 def interchangeable(
     sets: Sequence[tuple[HeadPath, ...]], names: Sequence[str] = ()
 ) -> dict[str, tuple[HeadPath, ...]]:
-    """A sentence for each group of sets of paths, and the paths that it is about.
+    """Describe sets of interchangeable paths: sentences, with the paths of each.
 
-    Of each set the model needs one path. So `any one of L2.H0, L2.H3 suffices for s0<-s4` if no
-    other set has these heads. Where a group has all sets of k among n heads, any n - k + 1 of them
-    suffice; of any other overlapping sets all that is said is that one path of each is needed.
+    Of each set the model needs one path. So a set that overlaps with no other one becomes `any one
+    of L2.H0, L2.H3 suffices for s0<-s4`. If overlapping sets are all sets of k among n heads, any
+    n - k + 1 heads suffice; of other overlapping sets it only says that one path of each is needed.
     """
     sentences = {}
     for paths in sets:
@@ -246,12 +246,12 @@ class _File:
 def _read_heads(file: _File, roles: Roles) -> dict[Head, Mechanism]:
     mechanisms: dict[Head, Mechanism] = {}
     for number, row in enumerate(file.heads):
-        known = {key: row[key] for key in _Place.__annotations__ if key in row}
-        place = from_data(_Place, known, f"circuit: heads[{number}]")
+        identity = {key: row[key] for key in _Place.__annotations__ if key in row}
+        place = from_data(_Place, identity, f"circuit: heads[{number}]")
         head, kind = Head(place.layer, place.head), MECHANISMS.get(place.mechanism)
         if min(head) < 0 or head in mechanisms:
-            found = f"{head} twice" if head in mechanisms else str(head)
-            raise InputError(f"circuit: expected every head once, from L0.H0 on, found {found}")
+            given = f"{head} twice" if head in mechanisms else str(head)
+            raise InputError(f"circuit: expected every head once, from L0.H0 on, found {given}")
         if kind is None:
             raise InputError(
                 f"circuit: {head}: expected the mechanism "
@@ -259,7 +259,7 @@ def _read_heads(file: _File, roles: Roles) -> dict[Head, Mechanism]:
                 f"{place.mechanism!r:.60}"
             )
         try:
-            parameters = {key: value for key, value in row.items() if key not in known}
+            parameters = {key: value for key, value in row.items() if key not in identity}
             mechanisms[head] = kind.from_dict(parameters, roles)
         except InputError as error:
             raise InputError(f"circuit: {head}: {error}") from None
@@ -315,7 +315,7 @@ def parse_head_path(text: str, n_roles: int | Task) -> HeadPath:
 
 
 def circuit_diff(old: Circuit, new: Circuit) -> list[str]:
-    """What changed between two circuits, one line per head: `L1.H0: uniform -> one-hot s0<-s2`."""
+    """Return what changed, a line per head: `L1.H0: uniform -> one-hot s0<-s2`."""
     heads = sorted(old.mechanisms.keys() | new.mechanisms.keys())
     names = new.role_names or old.role_names
     lines = []
@@ -326,7 +326,7 @@ def circuit_diff(old: Circuit, new: Circuit) -> list[str]:
     for sign, having, lacking in (("-", old, new), ("+", new, old)):
         paths = [path for path in having.enabling if path not in lacking.enabling]
         lines += [f"enabling: {sign} {path.text(names)}" for path in paths]
-        known = interchangeable(lacking.redundant, names)
-        texts = [text for text in interchangeable(having.redundant, names) if text not in known]
+        common = interchangeable(lacking.redundant, names)
+        texts = [text for text in interchangeable(having.redundant, names) if text not in common]
         lines += [f"redundant: {sign} {text}" for text in texts]
     return lines

@@ -1,4 +1,4 @@
-"""Whether a model, a batch and a task fit each other: a user's own, checked once, at the door."""
+"""Check that a user's model, batch and task fit each other."""
 
 import inspect
 import warnings
@@ -16,8 +16,8 @@ from retrieval_interp.tasks.errors import check_type
 from retrieval_interp.tasks.roles import check_role_names
 from retrieval_interp.tasks.structured import check_tolerance
 
-_DRAWN = 16  # examples that are drawn to see whether a task heeds split, seed and start
-_DEFINED = {  # what a task has to define, and how it is called
+_DRAWN = 16  # examples that tell whether what a task draws depends on split, seed and start
+_DEFINED = {  # what a task has to define, and in which form
     "role_names": "role_names = ('s0', 's1'), or names of your own",
     "sample": "sample(n, seed, device, split)",
     "example_losses": "example_losses(outputs, batch)",
@@ -25,10 +25,10 @@ _DEFINED = {  # what a task has to define, and how it is called
 
 
 def draw_batch(task: Task, n: int, seed: int, device: str | torch.device, split: Split) -> Batch:
-    """Examples of a task, checked.
+    """Draw examples of a task, and check them and the task.
 
-    A task has to draw other examples for another split, seed or start, as else what is decided on
-    some examples would be measured on the same.
+    For another split, seed or start a task has to draw other examples: otherwise a circuit would be
+    measured on the examples on which it was chosen.
     """
     check_type(task, Task, "task", ", an instance")
     for name, form in _DEFINED.items():
@@ -45,16 +45,16 @@ def draw_batch(task: Task, n: int, seed: int, device: str | torch.device, split:
         ) from None
     batch = task.sample(n, seed, device, split=split)
     if not isinstance(batch, Batch) or len(batch) != n:
-        found = f"{len(batch)} of them" if isinstance(batch, Batch) else type(batch).__name__
+        returned = f"{len(batch)} of them" if isinstance(batch, Batch) else type(batch).__name__
         raise InputError(
             f"task: expected sample({n}, ...) to return an ri.Batch of {n} examples, with inputs, "
-            f"targets and roles, found {found}"
+            f"targets and roles, found {returned}"
         )
     check_batch_fits(batch, task)
-    others: dict[str, Any] = {"split": "test"} if task.fixed else {"split": "test", "seed": 1}
+    changes: dict[str, Any] = {"split": "test"} if task.fixed else {"split": "test", "seed": 1}
     if "start" in parameters.parameters:
-        others["start"] = n
-    for option, value in others.items():  # few examples may be the same by chance
+        changes["start"] = n
+    for option, value in changes.items():  # few examples may be the same by chance
         if all(_draws_same(task, count, device, option, value) for count in (_DRAWN, 4 * _DRAWN)):
             raise InputError(
                 f"task: expected sample to draw other examples for another {option}, found the "
@@ -70,15 +70,15 @@ def _draws_same(task: Task, n: int, device: str | torch.device, option: str, val
             warnings.simplefilter("ignore", InputWarning)
             first, second = task.sample(n, **usual), task.sample(n, **usual | {option: value})
     except InputError:
-        return False  # there are too few to tell
+        return False  # the task has too few examples to tell
     return torch.equal(first.inputs, second.inputs) and torch.equal(first.targets, second.targets)
 
 
-def _shape(found: Any) -> str:
+def _shape(value: Any) -> str:
     """`float32 of [8, 13]` for a tensor, the type of anything else."""
-    if not isinstance(found, Tensor):
-        return type(found).__name__
-    return f"{str(found.dtype).removeprefix('torch.')} of {list(found.shape)}"
+    if not isinstance(value, Tensor):
+        return type(value).__name__
+    return f"{str(value.dtype).removeprefix('torch.')} of {list(value.shape)}"
 
 
 def check_losses(losses: Any, batch: Batch) -> None:
@@ -92,16 +92,16 @@ def check_losses(losses: Any, batch: Batch) -> None:
 
 
 def check_answers(task: Task, batch: Batch, outputs: Tensor) -> None:
-    """Check that the losses of an own task with answer roles need the outputs at these alone."""
+    """Check that a task's losses need the outputs at its answer roles alone."""
     example = batch[:1]
     positions = example.roles[:, :, list(task.answer_roles)].flatten(1).clamp(min=0)
     n_positions = example.inputs.shape[1]
     if isinstance(task, TrainingTask) or positions.shape[1] in (0, n_positions):
         return
     generator = torch.Generator().manual_seed(0)
-    drawn = torch.randn(1, n_positions, outputs.shape[-1], generator=generator).to(outputs)
-    whole = task.example_losses(drawn, example)
-    alone = task.example_losses(drawn[:, positions[0]], example)
+    random_outputs = torch.randn(1, n_positions, outputs.shape[-1], generator=generator).to(outputs)
+    whole = task.example_losses(random_outputs, example)
+    alone = task.example_losses(random_outputs[:, positions[0]], example)
     if not torch.allclose(alone, whole, 1e-3, 1e-3, equal_nan=True):
         raise InputError(
             "task: expected example_losses to read outputs by self.answers(outputs, batch), as "
@@ -115,22 +115,22 @@ def check_batch_fits(batch: Batch, task: Task) -> None:
     check_role_names(names)
     check_tolerance(task.tolerance, "task: ")
 
-    def expect(holds: Any, what: str, found: Any) -> None:
+    def expect(holds: Any, requirement: str, value: Any) -> None:
         if not holds:
-            text = found if isinstance(found, str) else _shape(found)
-            raise InputError(f"batch: expected {what}, found {text}")
+            text = value if isinstance(value, str) else _shape(value)
+            raise InputError(f"batch: expected {requirement}, found {text}")
 
-    for what, tensor in (("inputs", batch.inputs), ("targets", batch.targets), ("roles", roles)):
+    for name, tensor in (("inputs", batch.inputs), ("targets", batch.targets), ("roles", roles)):
         is_some = isinstance(tensor, Tensor) and tensor.ndim and len(tensor) == n
-        expect(is_some, f"{what} of {n} examples, as a tensor", tensor)
+        expect(is_some, f"{name} of {n} examples, as a tensor", tensor)
     shapes = "inputs of shape [batch, pos] (token ids) or [batch, pos, d_in] (vectors)"
     expect(batch.inputs.ndim in (2, 3) and batch.inputs.shape[1], shapes, batch.inputs)
     shapes = "roles as int64, whole numbers of shape [batch, chain, role]"
     expect(roles.ndim == 3 and roles.dtype == torch.long and all(roles.shape), shapes, roles)
     expect(names, "a task with role_names such as ('s0', 's1')", "none")
-    for what in ("role_labels", "role_symbols"):
-        texts = getattr(task, what)
-        expect(len(texts) == len(names), f"{what} of {len(names)} roles", f"{len(texts)}")
+    for name in ("role_labels", "role_symbols"):
+        texts = getattr(task, name)
+        expect(len(texts) == len(names), f"{name} of {len(names)} roles", f"{len(texts)}")
     shapes = f"the task's {len(names)} roles, {names[0]} to {names[-1]}"
     expect(roles.shape[-1] == len(names), shapes, f"{roles.shape[-1]}")
     words, tokens = len(task.vocabulary), batch.tokens
@@ -176,8 +176,8 @@ def check_model_fits(model: HookedModel, batch: Batch, task: Task) -> None:
     """Check that a model can read and answer a task."""
     check_type(batch, Batch, "batch")
     check_devices(model, batch)
-    made = batch.inputs.is_inference() or next(model.parameters()).is_inference()
-    if made or torch.is_inference_mode_enabled():
+    inference = batch.inputs.is_inference() or next(model.parameters()).is_inference()
+    if inference or torch.is_inference_mode_enabled():
         raise InputError(
             "expected a model, examples and calls outside torch.inference_mode(), which leaves no "
             "gradients, found it on; use torch.no_grad()"
@@ -197,13 +197,13 @@ def check_model_fits(model: HookedModel, batch: Batch, task: Task) -> None:
     stock = type(model).__module__.startswith("transformer_lens") and is_hooked_transformer(model)
     if batch.tokens is None and not stock:  # others may read vectors
         return
-    known = tokens.dtype in (torch.int32, torch.long)
+    whole = tokens.dtype in (torch.int32, torch.long)
     # An embedding reads -1 as its last token.
-    if not known or not 0 <= int(tokens.min()) <= int(tokens.max()) < cfg.d_vocab:
-        found = f"{int(tokens.min())} to {int(tokens.max())}" if known else _shape(tokens)
+    if not whole or not 0 <= int(tokens.min()) <= int(tokens.max()) < cfg.d_vocab:
+        given = f"{int(tokens.min())} to {int(tokens.max())}" if whole else _shape(tokens)
         raise InputError(
             f"batch: expected token ids as int64 from 0 to {cfg.d_vocab - 1}, which the model "
-            f"knows, found {found}"
+            f"knows, found {given}"
         )
     if cfg.positional_embedding_type == "standard" and tokens.shape[1] > cfg.n_ctx:
         raise InputError(

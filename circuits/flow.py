@@ -1,13 +1,14 @@
-"""How many layers retrieval needs (paper, sections 3.1 and 5, appendix B).
+"""How many layers retrieval needs at least (paper, sections 3.1 and 5, appendix B).
 
-In closed form, proved in docs/depth.md, and by simulation:
+In closed form (proved in docs/depth.md), and by simulation, where positions *hold* pieces of
+information:
 
 1. A position starts with its symbol's token and its statement's encoding (equation 1).
 2. In each layer every position attends to all positions that it can identify by what it holds
-   (assumption 1) and takes everything they hold (assumption 2): depths are lower bounds.
-3. A position identifies another if they share pieces that no other statement of its table has in
-   the same place. Under a causal mask a position sees its own statement up to itself, and all
-   later steps; where other statements of its own table are is chance, and not relied on.
+   (assumption 1), and copies all that they hold (assumption 2).
+3. It can identify another one if they have pieces in common that no other statement of its table
+   has in the same place. Under a causal mask it sees its own statement up to itself, and all later
+   steps; which others of its own table come before it is random, and not relied on.
 
 A chain of D steps is a path graph. Two are simulated, so that one can be mistaken for the other.
 """
@@ -56,7 +57,7 @@ def _ceil_log3(number: int) -> int:
 
 
 def node_depths(graph: Graph, causal: bool, tables: Tables = "full") -> dict[str, int]:
-    """For each node, the number of layers after which s_0 first holds its token, in node order."""
+    """Return after how many layers s_0 first holds each node's token."""
     depths = {node.name: -1 for node in _graph(graph).nodes}
     for depth, held in enumerate(after_each_layer(graph, causal, tables)):
         for name, there in zip(depths, held[0, 1::2]):
@@ -68,7 +69,7 @@ def node_depths(graph: Graph, causal: bool, tables: Tables = "full") -> dict[str
 
 
 def least_depth(graph: Graph, causal: bool, tables: Tables = "full") -> int:
-    """The number of layers after which s_0 first holds the answer (x_D on a chain)."""
+    """Return after how many layers s_0 first holds the answer (x_D on a chain)."""
     *_, answer = node_depths(graph, causal, tables).values()
     return answer
 
@@ -80,7 +81,7 @@ def _graph(graph: Graph) -> RetrievalGraph:
 def after_each_layer(
     graph: Graph, causal: bool, tables: Tables = "full"
 ) -> Iterator[Bool[Tensor, "role piece"]]:
-    """Which pieces of its chain every role can hold, at the start and after each layer.
+    """Yield which pieces each role can hold, at the start and after each layer.
 
     Piece 2n is the encoding of statement n (0 for the query), piece 2n+1 the token of node n: on a
     path p_0 x_0 p_1 x_1 ... p_D x_D, where the paper's e_j is piece j+1.
@@ -121,7 +122,7 @@ class _Place(NamedTuple):
 def _start(
     graph: RetrievalGraph, places: list[_Place], roles: list[int]
 ) -> Bool[Tensor, "pos piece"]:
-    """The pieces of every position; those of the chain that is followed come first."""
+    """Return the pieces that every position holds at the start, those of the first chain first."""
     piece: dict[tuple[int, ...], int] = {}  # by table and line, or by symbol
     for role, position in zip(graph.roles, roles):
         piece[places[position][:2]] = 2 * role.statement
@@ -136,7 +137,7 @@ def _start(
 
 
 def _rivals(places: list[_Place]) -> list[Sequence[int]]:
-    """For every position its k-th rival, the same element of another line, or -1 for none."""
+    """Return each position's k-th rival, the same element of another line, or -1, for all k."""
     alike: dict[tuple[int, int], list[int]] = {}
     for position, place in enumerate(places):
         alike.setdefault((place.table, place.element), []).append(position)
@@ -154,12 +155,12 @@ def _visible(places: list[_Place]) -> Bool[Tensor, "dest src"]:
 
 
 def _share(rows: Bool[Tensor, "a x"], columns: Bool[Tensor, "b x"]) -> Bool[Tensor, "a b"]:
-    """Which rows have something in common."""
+    """Whether a row and a column have a true entry in common."""
     return rows.float() @ columns.float().T > 0
 
 
 def held_nodes(circuit: Circuit, n_layers: int) -> list[list[frozenset[int]]]:
-    """The nodes whose tokens every role holds: before any layer, after the first, and so on."""
+    """Return the nodes whose tokens each role holds: before any layer, and after each."""
     states = [[frozenset({role.node}) for role in circuit_graph(circuit).roles]]
     for layer in range(n_layers):
         held = states[-1]
@@ -172,24 +173,24 @@ def held_nodes(circuit: Circuit, n_layers: int) -> list[list[frozenset[int]]]:
 
 
 def delivered(circuit: Circuit, n_layers: int) -> tuple[int, ...]:
-    """The numbers of the symbols x_1..x_D, or of a graph's retrieved nodes, that reach s_0."""
+    """Return which symbols x_1..x_D, or retrieved nodes, reach s_0, by number."""
     held = held_nodes(circuit, n_layers)[-1][0]
     return tuple(node for node in circuit_graph(circuit).retrieved if node in held)
 
 
 def describe_flow(circuit: Circuit, n_layers: int, n_heads: int) -> str:
-    """What reaches the query, as a sentence.
+    """Say which symbols reach the query.
 
-    `By information flow along its paths, this circuit can deliver B and C but not D.` If something
-    is missing, it says so where other heads may bring it.
+    `By information flow along its paths, this circuit can deliver B and C but not D.` If some are
+    missing, and other heads may deliver them, it says that, too.
     """
     circuit.check_fits(n_layers, n_heads)
-    brought, graph = delivered(circuit, n_layers), circuit_graph(circuit)
-    got = [graph.nodes[node].name for node in brought]
-    missing = [graph.nodes[node].name for node in graph.retrieved if node not in brought]
-    text = f"can deliver {listed(got, 'and')}" if got else "cannot deliver"
+    nodes, graph = delivered(circuit, n_layers), circuit_graph(circuit)
+    reaching = [graph.nodes[node].name for node in nodes]
+    missing = [graph.nodes[node].name for node in graph.retrieved if node not in nodes]
+    text = f"can deliver {listed(reaching, 'and')}" if reaching else "cannot deliver"
     if missing:
-        text += f"{' but not' if got else ''} {listed(missing, 'or')}"
+        text += f"{' but not' if reaching else ''} {listed(missing, 'or')}"
         reduced = sum(
             mechanism.follows_paths or mechanism in (UNIFORM, IDENTITY)
             for mechanism in circuit.mechanisms.values()
@@ -200,7 +201,7 @@ def describe_flow(circuit: Circuit, n_layers: int, n_heads: int) -> str:
 
 
 def circuit_graph(circuit: Circuit) -> RetrievalGraph:
-    """The graph of a circuit's task, by default the path with as many roles."""
+    """Return the graph of a circuit's task; by default the path with as many roles."""
     named, n_roles = circuit.task.get("graph"), circuit.n_roles
     graph = path_graph(max(1, (n_roles - 1) // 2)) if named is None else RetrievalGraph.parse(named)
     if len(graph.roles) != n_roles:

@@ -2,9 +2,10 @@
 
 On a text a head is called after the kind of positions that get at least 0.4 of its attention, as in
 the detectors of ARENA's chapter on interpretability: the mean over the positions that see one,
-beyond what uniform attention gives them, as a text may be half delimiters. First positions, where most heads rest, only count if no other kind does. Duplicate-token and
-induction heads are told on random tokens that are repeated (Olsson et al. 2022), since in a text
-what followed before is often not what follows.
+beyond what uniform attention gives them, as half of a text may be delimiters. First positions,
+where most heads rest, only count if no other kind does. Duplicate-token and induction heads are
+told on random tokens that are repeated (Olsson et al. 2022), since in a text what followed before
+is often not what follows.
 """
 
 from collections.abc import Collection, Mapping
@@ -14,7 +15,7 @@ import torch
 from retrieval_interp.circuits.circuit import Head, HeadPath, RolePath
 from retrieval_interp.circuits.hooks import heads_of
 from retrieval_interp.circuits.means import Targets, attention_to
-from retrieval_interp.circuits.mechanisms import AFTER_SAME, FIRST, PREVIOUS, SAME, Where
+from retrieval_interp.circuits.mechanisms import AFTER_SAME, FIRST, PREVIOUS, SAME, Positions
 from retrieval_interp.circuits.models.contract import HookedModel
 from retrieval_interp.tasks import Batch, Task
 from retrieval_interp.tasks.words.given_texts import NextTokenTask
@@ -43,20 +44,20 @@ def head_kind(paths: Collection[HeadPath], batch: Batch) -> str:
 
 def path_kind(path: RolePath, batch: Batch) -> str:
     """What a head with this path is called, or nothing."""
-    both = batch.roles[:, :, path.dest], batch.roles[:, :, path.src]
-    there = (both[0] >= 0) & (both[1] >= 0)
-    example, (dest, src) = there.nonzero()[:, 0], (place[there] for place in both)
+    ends = batch.roles[:, :, path.dest], batch.roles[:, :, path.src]
+    present = (ends[0] >= 0) & (ends[1] >= 0)
+    example, (dest, src) = present.nonzero()[:, 0], (positions[present] for positions in ends)
     if not len(dest) or bool((src >= dest).any()):
         return ""
     if bool((dest - src == 1).all()):
-        # In one layout any two neighbours stand so.
+        # With a single layout any two neighbouring roles would be one position apart.
         return KINDS["previous"] if len({*dest.tolist()}) > 1 else ""
     if batch.tokens is None:
         return ""
-    asked, found, before = (batch.tokens[example, place] for place in (dest, src, src - 1))
-    if bool((asked == found).all()):
+    at_dest, at_src, before_src = (batch.tokens[example, n] for n in (dest, src, src - 1))
+    if bool((at_dest == at_src).all()):
         return KINDS["same"]
-    return KINDS["after-same"] if bool(((src > 0) & (asked == before)).all()) else ""
+    return KINDS["after-same"] if bool(((src > 0) & (at_dest == before_src)).all()) else ""
 
 
 def kind_by_attention(attention: Mapping[str, float]) -> str:
@@ -78,10 +79,10 @@ def attention_kinds(model: HookedModel, task: Task, batch: Batch) -> dict[Head, 
         words = {token: task.tokenizer.decode([token]) for token in batch.inputs.unique().tolist()}
         cuts = [token for token, word in words.items() if not any(map(str.isalnum, word))]
 
-        def delimiters(where: Where) -> torch.Tensor:
-            assert where.tokens is not None
-            there = torch.isin(where.tokens, torch.tensor(cuts).to(where.tokens))
-            return (there & (torch.arange(where.n_positions).to(there.device) > 0))[:, None]
+        def delimiters(positions: Positions) -> torch.Tensor:
+            assert positions.tokens is not None
+            there = torch.isin(positions.tokens, torch.tensor(cuts).to(positions.tokens))
+            return (there & (torch.arange(positions.n_positions).to(there.device) > 0))[:, None]
 
         on_text["delimiter"] = delimiters
     measured = ((batch, on_text), (twice, again))

@@ -1,8 +1,8 @@
-"""Whether a hook changes the output of one head, and nothing else.
+"""Check that a hook changes the output of one head, and nothing else.
 
-What a layer's attention writes is a constant plus the sum of z W_O over heads, so its change says
-whose z changed: as seen at `hook_z` if that explains it, else as solved for. If it is made to write
-the same without the hook, all that follows has to be the same.
+What a layer's attention writes is a constant plus the sum of z W_O over heads. So its change in the
+first layer that differs says whose z changed: as seen at `hook_z` if that explains it, else solved
+for. This change alone, put in place without the hook, has to give the same run.
 """
 
 from functools import partial
@@ -17,17 +17,17 @@ from retrieval_interp.circuits.paths import Head
 from retrieval_interp.tasks import InputError
 from retrieval_interp.tasks.shown import listed
 
-_ROUNDING = 64 * torch.finfo(torch.float32).eps  # of the largest number: no difference
-_SEEN = ("hook_resid_pre", "attn.hook_z", "attn.hook_out", "hook_attn_out")
-Seen = dict[str, Tensor]  # by hook name
+_ROUNDING = 64 * torch.finfo(torch.float32).eps  # relative difference that is rounding
+_CACHED = ("hook_resid_pre", "attn.hook_z", "attn.hook_out", "hook_attn_out")
+Cache = dict[str, Tensor]  # activations by hook name
 
 
 class HookCheck(NamedTuple):
-    """What a hook did, as a sentence; true if it changed its head's output and nothing else."""
+    """The result of `check_hook`; true if nothing but the head's output changed."""
 
     right: bool
-    changed: tuple[Head, ...]  # in the first layer that it changed
-    said: str
+    changed: tuple[Head, ...]  # heads of the first layer that differs whose output changed
+    said: str  # what the hook did, as a sentence
 
     def __bool__(self) -> bool:
         return self.right
@@ -50,11 +50,11 @@ def check_hook(model: Any, hook: Any, head: str | Head, inputs: Tensor | None = 
     head, heads = Head.parse(str(head)), heads_of(model)
     if head not in heads:
         raise InputError(f"head: expected one from {heads[0]} to {heads[-1]}, found {head}")
-    run = partial(_run, model, _drawn(model) if inputs is None else inputs)
+    run = partial(_run, model, _random_inputs(model) if inputs is None else inputs)
     intact = run()
     with _set(model, hook):
         hooked = run()
-    layer = _first_apart(hooked, intact)
+    layer = _first_different(hooked, intact)
     if layer is None:
         return HookCheck(False, (), "It changed nothing: it does not run, or has no effect.")
     if layer < 0:
@@ -62,10 +62,10 @@ def check_hook(model: Any, hook: Any, head: str | Head, inputs: Tensor | None = 
     by_head, place, seen = _changes(hooked, intact, layer, model.blocks[layer].attn.W_O)
     changed = tuple(Head(layer, number) for number, of in enumerate(by_head) if of.any())
     with model.hooks(fwd_hooks=[(place, lambda x, hook: hooked[place])]):
-        beside = _first_apart(hooked, run())
+        later_layer = _first_different(hooked, run())
     besides = [str(changed_head) for changed_head in changed if changed_head != head]
-    if beside is not None:
-        besides.append(f"layer {beside}" + " after its heads" * (beside == layer))
+    if later_layer is not None:
+        besides.append(f"layer {later_layer}" + " after its heads" * (later_layer == layer))
     if not besides:
         return HookCheck(bool(changed), changed, f"It changed {head} and nothing else.")
     end = ", too" if head in changed else f", not {head}"
@@ -78,29 +78,29 @@ def check_hook(model: Any, hook: Any, head: str | Head, inputs: Tensor | None = 
     return HookCheck(False, changed, f"It changed {listed(besides, 'and')}{end}.")
 
 
-def _run(model: Any, inputs: Tensor) -> Seen:
-    """What enters each layer, what its attention writes, and z; the outputs enter the next one."""
+def _run(model: Any, inputs: Tensor) -> Cache:
+    """Cache z, what attention writes, and what enters each layer (outputs: a last)."""
     with measuring(model):
-        outputs, cache = model.run_with_cache(inputs, names_filter=lambda n: n.endswith(_SEEN))
-    return {**cache, f"blocks.{model.cfg.n_layers}.{_SEEN[0]}": outputs}
+        outputs, cache = model.run_with_cache(inputs, names_filter=lambda n: n.endswith(_CACHED))
+    return {**cache, f"blocks.{model.cfg.n_layers}.{_CACHED[0]}": outputs}
 
 
-def _first_apart(run: Seen, known: Seen) -> int | None:
-    """The first layer that returns something else; -1 if something else enters the model."""
-    streams = [(run[name], known[name]) for name in run if name.endswith(_SEEN[0])]
+def _first_different(run: Cache, other: Cache) -> int | None:
+    """Return the first layer that differs between runs; -1 if their inputs do."""
+    streams = [(run[name], other[name]) for name in run if name.endswith(_CACHED[0])]
     return next((layer - 1 for layer, (a, b) in enumerate(streams) if _differ(a, b, b)), None)
 
 
 def _differ(a: Tensor, b: Tensor, scale: Tensor) -> bool:
-    """Whether they differ by more than rounding."""
+    """Whether tensors differ by more than rounding of numbers as large as `scale`."""
     return not ((a - b).abs().max() <= _ROUNDING * scale.abs().max())
 
 
-def _changes(hooked: Seen, intact: Seen, layer: int, weights: Tensor) -> tuple[Tensor, str, bool]:
-    """The change that each head writes, [head batch pos d_model]; where; and if z shows it."""
+def _changes(hooked: Cache, intact: Cache, layer: int, weights: Tensor) -> tuple[Tensor, str, bool]:
+    """Return a layer's change by head, [head batch pos d_model]; where it is; if z explains it."""
     block, shape = f"blocks.{layer}.", "bphd,hdm->hbpm"
-    z = block + _SEEN[1]
-    place = next(block + part for part in _SEEN[2:] if block + part in intact)
+    z = block + _CACHED[1]
+    place = next(block + part for part in _CACHED[2:] if block + part in intact)
     scale = intact[place]
     constant = scale - torch.einsum(shape, intact[z], weights).sum(0)
     if _differ(constant, constant[:1, :1], scale):
@@ -119,7 +119,7 @@ def _changes(hooked: Seen, intact: Seen, layer: int, weights: Tensor) -> tuple[T
     return by_head * (by_head.abs() > _ROUNDING * scale.abs().max()), place, seen
 
 
-def _drawn(model: Any) -> Tensor:
+def _random_inputs(model: Any) -> Tensor:
     draw, size = torch.Generator().manual_seed(0), (4, min(model.cfg.n_ctx, 12))
     if getattr(model, "reads_vectors", False):
         return torch.randn(*size, len(model.W_E), generator=draw).to(model.W_E)
@@ -133,5 +133,5 @@ def _set(model: Any, hook: Any) -> Any:
     if not isinstance(pairs, list):
         raise InputError(f"hook: expected (name, function) or a list of them, found {hook!r:.60}")
     if unknown := [name for name, _ in pairs if not callable(name) and name not in model.hook_dict]:
-        raise InputError(f"hook: expected a name such as blocks.0.{_SEEN[1]}, found {unknown[0]}")
+        raise InputError(f"hook: expected a name such as blocks.0.{_CACHED[1]}, found {unknown[0]}")
     return model.hooks(fwd_hooks=pairs)

@@ -1,4 +1,4 @@
-"""What a hooked model can do, and running it with a circuit in place of its attention."""
+"""Helpers for any hooked model, and then running it with a circuit in place (`ablated`)."""
 
 import weakref
 from collections import OrderedDict
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from retrieval_interp.circuits.attention import Mask, softmax_attention
 from retrieval_interp.circuits.circuit import Circuit, Head
-from retrieval_interp.circuits.mechanisms import Mechanism, Where, pattern_of
+from retrieval_interp.circuits.mechanisms import Mechanism, Positions, pattern_of
 from retrieval_interp.circuits.models.contract import HookedModel
 from retrieval_interp.tasks import Batch, InputError
 from retrieval_interp.tasks.errors import check_type
@@ -21,21 +21,21 @@ from retrieval_interp.tasks.task import Attended
 
 _PROBED: "weakref.WeakKeyDictionary[Any, dict[Any, Probed]]" = weakref.WeakKeyDictionary()
 _POINTS: "weakref.WeakKeyDictionary[Any, Mapping[str, Any]]" = weakref.WeakKeyDictionary()
-_KEPT = 64_000_000  # weights of patterns that are kept
+_KEPT = 64_000_000  # attention weights of patterns that are kept
 WHOLE = 512  # examples per run; more are no faster and take memory
 PART = 256  # examples per part of a larger batch; as fast as 512; 2.2 GB, not 2.5, for 4,096
-LOGITS = 300_000_000  # numbers that a run's logits may have; a language model has many a position
-_MEASURED: "weakref.WeakSet[Any]" = weakref.WeakSet()  # models that run without dropout now
+LOGITS = 300_000_000  # numbers that a run's logits may have, as vocabularies may be large
+_MEASURED: "weakref.WeakSet[Any]" = weakref.WeakSet()  # models that are inside `measuring`
 HookFunction = Callable[..., Tensor | None]
 
 
 def pattern_hook_name(layer: int) -> str:
-    """TransformerLens's hook name of a layer's attention pattern, [batch head dest src]."""
+    """Return the hook name of a layer's attention pattern, [batch head dest src]."""
     return f"blocks.{layer}.attn.hook_pattern"
 
 
 def hook_points(model: HookedModel) -> Mapping[str, Any]:
-    """The hook points of a model by name; a bridge takes longer to collect them than to run."""
+    """Return hook points by name; kept, as a bridge takes long to collect them."""
     if "hook_dict" in vars(model):
         return model.hook_dict
     if model not in _POINTS:
@@ -45,7 +45,7 @@ def hook_points(model: HookedModel) -> Mapping[str, Any]:
 
 @contextmanager
 def hooked(model: HookedModel, hooks: Iterable[tuple[str, HookFunction]]) -> Iterator[None]:
-    """Set hooks by name, and remove these alone; as `model.hooks`, which is slow on a bridge."""
+    """Set hooks, and remove these alone; like `model.hooks`, slow on a bridge."""
     points, used = hook_points(model), []
     model.context_level += 1
     try:
@@ -63,7 +63,7 @@ def hooked(model: HookedModel, hooks: Iterable[tuple[str, HookFunction]]) -> Ite
 def in_all_layers(
     model: HookedModel, name: str, function: HookFunction
 ) -> list[tuple[str, HookFunction]]:
-    """A hook on this part of every layer's attention."""
+    """Return a hook on this part of every layer's attention."""
     return [(f"blocks.{n}.attn.{name}", function) for n in range(model.cfg.n_layers)]
 
 
@@ -80,18 +80,18 @@ def is_transformers(model: HookedModel) -> bool:
 
 
 def call_options(batch: Batch) -> dict[str, Tensor]:
-    """What a model is called with besides the inputs: where they are padding, if anywhere."""
+    """Return a call's options besides the inputs: the attention mask, if needed."""
     mask = batch.attention_mask
     return {} if mask is None else {"attention_mask": mask.long()}
 
 
 def has_hooks(model: HookedModel) -> bool:
-    """Whether somebody has set a hook on the model."""
+    """Whether any hook is set on the model."""
     return any(point.has_hooks() for point in hook_points(model).values())
 
 
 def heads_of(model: HookedModel) -> list[Head]:
-    """All heads of a model, by layer."""
+    """Return all heads of a model, by layer."""
     layers, heads = range(model.cfg.n_layers), range(model.cfg.n_heads)
     return [Head(layer, head) for layer in layers for head in heads]
 
@@ -106,15 +106,15 @@ def parts_of(model: HookedModel, batch: Batch) -> list[Batch]:
 
 @contextmanager
 def measuring(model: HookedModel, alone: bool = False) -> Iterator[None]:
-    """Run a model without dropout, or even without the hooks of others; all is put back.
+    """Turn off dropout in a model, and if `alone` all hooks; restore both at the end.
 
-    Inside it no other one looks for dropout again, which takes a bridge 20 ms.
+    A nested block has nothing to do, which saves 20 ms on a bridge.
     """
     if model in _MEASURED and not alone:
         yield
         return
     nested, wrapped = model in _MEASURED, getattr(model, "original_model", model)
-    # Some modules of what a bridge wraps are not its own.
+    # A bridge does not list all modules of the model that it wraps.
     training = [part for part in {*model.modules(), *wrapped.modules()} if part.training]
     points = hook_points(model).values() if alone else ()
     before = {point: point._forward_hooks for point in points}
@@ -135,19 +135,19 @@ def measuring(model: HookedModel, alone: bool = False) -> Iterator[None]:
 
 
 class Probed(NamedTuple):
-    """What a run shows in which all queries and keys are zero, and patterns are set to zero."""
+    """What a run with all queries and keys at zero shows of a model (`probed`)."""
 
-    masks: list[Mask]  # of the layers; a softmax gives something to all that a layer does not mask
-    pattern_is_used: bool  # what a hook at `hook_pattern` returns; a bridge may only show it
+    masks: list[Mask]  # of the layers: the softmax of zeros is positive wherever nothing is masked
+    pattern_is_used: bool  # whether the model uses what a hook at `hook_pattern` returns
 
 
 @torch.no_grad()
 def probed(model: HookedModel, batch: Batch) -> Probed:
-    """Measure a model, once for sequences of a length; a config has many names for a window."""
-    known = _PROBED.setdefault(model, {})
-    key = batch.inputs.shape[1], versions(model.buffers())  # which may hold a mask
-    if key in known:
-        return known[key]
+    """Measure a model's masks, which configs name in many ways, once for a length."""
+    by_length = _PROBED.setdefault(model, {})
+    key = batch.inputs.shape[1], versions(model.buffers())  # buffers may have a mask
+    if key in by_length:
+        return by_length[key]
     masks, changed = dict[int, Mask](), list[bool]()
 
     def zero(x: Tensor, hook: Any) -> Tensor:
@@ -171,8 +171,8 @@ def probed(model: HookedModel, batch: Batch) -> Probed:
             "positions; was its buffer IGNORE changed?"
         )
     layers = [masks.get(layer, Mask(causal)) for layer in range(model.cfg.n_layers)]
-    known[key] = Probed(layers, bool(changed) and all(changed))
-    return known[key]
+    by_length[key] = Probed(layers, bool(changed) and all(changed))
+    return by_length[key]
 
 
 def _mask_of(allowed: Bool[Tensor, "dest src"], layer: int) -> Mask:
@@ -188,7 +188,7 @@ def _mask_of(allowed: Bool[Tensor, "dest src"], layer: int) -> Mask:
 
 
 def versions(tensors: Iterable[Tensor]) -> tuple[tuple[int, int], ...]:
-    """What changes when a tensor is written to, or another takes its place."""
+    """Return a key that changes when a tensor is written to, or replaced by another."""
     return tuple((id(x), 0 if x.is_inference() else x._version) for x in tensors)
 
 
@@ -197,20 +197,20 @@ def is_causal(model: HookedModel, batch: Batch) -> bool:
     return all(mask.causal for mask in probed(model, batch).masks)
 
 
-def where_by_layer(model: HookedModel, batch: Batch) -> list[Where]:
-    """The positions of a batch with the mask of each layer; layers with the same mask share it."""
+def positions_by_layer(model: HookedModel, batch: Batch) -> list[Positions]:
+    """Return a batch's positions for each layer; layers with one mask share them."""
     masks = probed(model, batch).masks
-    where = {mask: Where.of(batch, mask) for mask in masks}
-    return [where[mask] for mask in masks]
+    by_mask = {mask: Positions.of(batch, mask) for mask in masks}
+    return [by_mask[mask] for mask in masks]
 
 
 def run_model(
     model: HookedModel, batch: Batch, layer: int = 0, before: Any = None
 ) -> Float[Tensor, "batch answer d_out"]:
-    """The model's outputs on a batch.
+    """Run a model on a batch and return its outputs.
 
-    With a `layer`, the blocks before it are skipped, and `before` is what the last of them returned
-    in another run.
+    With a `layer`, the blocks before it are skipped; `before` is what the last of them returned in
+    another run.
     """
     skipped = model.blocks[:layer]
     try:
@@ -225,19 +225,19 @@ def run_model(
 
 
 class KeptPatterns:
-    """The patterns of mechanisms on a batch, kept, as many circuits have most in common."""
+    """Keeps patterns of mechanisms on a batch, as circuits have most in common."""
 
     def __init__(self, batch: Batch, model: HookedModel):
-        self.where = where_by_layer(model, batch)
+        self.positions = positions_by_layer(model, batch)
         self._kept: dict[tuple[Mechanism, Mask], Tensor] = {}
 
     def of(self, mechanism: Mechanism, layer: int) -> Float[Tensor, "#batch dest src"]:
-        where = self.where[layer]
-        key = mechanism, where.mask
+        positions = self.positions[layer]
+        key = mechanism, positions.mask
         if key not in self._kept:
             if sum(pattern.numel() for pattern in self._kept.values()) > _KEPT:
                 self._kept.clear()
-            self._kept[key] = pattern_of(mechanism, where)
+            self._kept[key] = pattern_of(mechanism, positions)
         return self._kept[key]
 
 
@@ -261,9 +261,9 @@ def ablated(
     Args:
         model: a hooked model (`HookedTransformer` or similar), unchanged afterwards.
         circuit: mechanisms for some or all of its heads.
-        batch: the batch that will be run; its roles place the paths.
+        batch: the batch that will be run; its roles say at which positions paths begin and end.
         first_layer: apply the circuit from this layer on, for runs that start there.
-        patterns: those of this batch, kept from other circuits.
+        patterns: patterns of this batch that were kept from other circuits.
 
     Examples:
         >>> import retrieval_interp as ri
@@ -283,7 +283,7 @@ def ablated(
     for head, mechanism in circuit.mechanisms.items():
         if head.layer >= first_layer:
             layers.setdefault(head.layer, {})[head.head] = mechanism
-            patterns.where[head.layer].check(mechanism.paths, f"{head}: ", circuit.role_names)
+            patterns.positions[head.layer].check(mechanism.paths, f"{head}: ", circuit.role_names)
     uses_pattern = not layers or probed(model, batch).pattern_is_used
     points = hook_points(model)
     names: dict[Any, str] = {}
@@ -314,10 +314,10 @@ def ablated(
 class LayerHooks:
     """Hooks that put mechanisms in place of the heads of one layer.
 
-    Where the model uses what a hook at `hook_pattern` returns, patterns are replaced there. Where
-    it only shows its pattern, and for mechanisms that say what a head writes, `hook_z` is replaced.
-    A bridge that only shows its pattern does so last: a head's own attention is then computed from
-    its queries and keys, and compared with what is shown.
+    If the model uses what a hook at `hook_pattern` returns, patterns are replaced there. If it only
+    shows its pattern, z is replaced at `hook_z` instead, as it always is by mechanisms that define
+    what a head writes. A bridge that only shows its pattern does so after `hook_z`: there a head's
+    own attention is computed from its queries and keys, and compared with the shown one later.
     """
 
     def __init__(
@@ -335,12 +335,12 @@ class LayerHooks:
         for head, mechanism in mechanisms.items():
             goes_in_early = uses_pattern and not mechanism.replaces_output
             (self.at_pattern if goes_in_early else self.at_z)[head] = mechanism
-        self.seen: dict[str, Tensor] = {}  # q, k, v or pattern of this run, of all heads
+        self.seen: dict[str, Tensor] = {}  # q, k, v and pattern of all heads, in this run
         self.computed: dict[int, Float[Tensor, "batch dest src"]] = {}  # own attention, from q, k
-        self.put_in: dict[int, Float[Tensor, "batch dest src"]] = {}  # patterns, at `hook_z`
+        self.put_in: dict[int, Float[Tensor, "batch dest src"]] = {}  # patterns used at `hook_z`
 
     def hooks(self) -> list[tuple[str, HookFunction]]:
-        """The hooks by name, in the order in which they fire."""
+        """Return the hooks by name, in the order in which they fire."""
         place, hooks = f"blocks.{self.layer}.attn.hook_", list[tuple[str, HookFunction]]()
         if self.at_pattern:
             hooks.append((f"{place}pattern", self.replace_patterns))
@@ -355,11 +355,11 @@ class LayerHooks:
         return hooks
 
     def note(self, name: str, activation: Tensor, hook: Any) -> None:
-        """Keep what passes here for `replace_outputs`."""
+        """Keep an activation for `replace_outputs`."""
         self.seen[name] = activation
 
     def replace_patterns(self, pattern: Float[Tensor, "batch head dest src"], hook: Any) -> Tensor:
-        """Replace what heads attend to."""
+        """Replace heads' patterns."""
         _check_run(len(pattern), pattern.shape[-1], self.batch)
         pattern = pattern.clone()
         for head, mechanism in self.at_pattern.items():
@@ -373,23 +373,23 @@ class LayerHooks:
         group = z.shape[2] // self.seen["v"].shape[2]  # query heads may share a key-value head
         for head, mechanism in self.at_z.items():
             v = self.seen["v"][:, :, head // group]
-            own = self._own_pattern(head) if mechanism.reads_pattern else v.new_zeros(0)
+            computed = self._own_pattern(head) if mechanism.reads_pattern else v.new_zeros(0)
             if mechanism.replaces_output:
-                here = Attended(own, v, z[:, :, head])
+                here = Attended(computed, v, z[:, :, head])
                 there = self.batch.counterfactual_of(self.layer, head)
                 z[:, :, head] = mechanism.output(here, there, self.batch.roles)
             else:
-                pattern = self._new_pattern(mechanism, own).to(z).expand(len(z), -1, -1)
+                pattern = self._new_pattern(mechanism, computed).to(z).expand(len(z), -1, -1)
                 self.put_in[head] = pattern
                 z[:, :, head] = pattern @ v
         return z
 
     def show_patterns(self, pattern: Float[Tensor, "batch head dest src"], hook: Any) -> Tensor:
-        """Show the patterns that were put in at `hook_z` to other hooks."""
+        """Show other hooks the patterns used at `hook_z`; check those computed."""
         real = self.batch.attention_mask
-        for head, own in self.computed.items():
-            apart = (own - pattern[:, head]).abs().amax(-1)
-            if bool((apart if real is None else apart * real).max() > 1e-4):
+        for head, computed in self.computed.items():
+            difference = (computed - pattern[:, head]).abs().amax(-1)
+            if bool((difference if real is None else difference * real).max() > 1e-4):
                 raise InputError(
                     f"ablation: expected L{self.layer}.H{head} to attend by its queries and keys "
                     "alone, found another pattern; paths of this model cannot be cut, only replaced"
@@ -399,15 +399,15 @@ class LayerHooks:
             pattern[:, head] = replaced
         return pattern
 
-    def _new_pattern(self, mechanism: Mechanism, own: Tensor) -> Float[Tensor, "#batch dest src"]:
+    def _new_pattern(self, mechanism: Mechanism, seen: Tensor) -> Float[Tensor, "#batch dest src"]:
         if mechanism.keeps_own:
-            return mechanism.changed(own, self.batch.roles)
+            return mechanism.changed(seen, self.batch.roles)
         return self.patterns.of(mechanism, self.layer)
 
     def _own_pattern(self, head: int) -> Float[Tensor, "batch dest src"]:
         if self.uses_pattern:
             return self.seen["pattern"][:, head]
-        allowed, real = self.patterns.where[self.layer].allowed, self.batch.attention_mask
+        allowed, real = self.patterns.positions[self.layer].allowed, self.batch.attention_mask
         if real is not None:
             allowed = allowed | ~real[:, :, None]  # rows of padding, which nothing attends to
         group = self.seen["q"].shape[2] // self.seen["k"].shape[2]

@@ -7,7 +7,7 @@ circuit only what differs from the base is computed, in one of two ways:
 
 1. **With hooks, from the first layer that differs** (`HookRuns`): for any hooked model.
 
-   - Of the base it is kept what every block returned. Blocks before the first head whose mechanism
+   - What every block of the base returned is kept. Blocks before the first head whose mechanism
      differs would return the same, so they are skipped.
    - In later layers, MLPs and linear maps act on each position alone. They are computed only where
      what they take differs from what they took in the base (`only_where_different`). Only
@@ -27,7 +27,7 @@ circuit only what differs from the base is computed, in one of two ways:
 agree with the model's own; otherwise the first. Large batches run in parts. Parts of the second way
 run in several threads, as threads inside PyTorch's operations do little for tensors so small.
 
-What each of this brings is measured in docs/speed.md.
+docs/speed.md measures how much time each of these saves.
 """
 
 import math
@@ -52,15 +52,15 @@ from retrieval_interp.circuits.hooks import (
     hook_points,
     hooked,
     parts_of,
+    positions_by_layer,
     run_model,
-    where_by_layer,
 )
 from retrieval_interp.circuits.mechanisms import OneHot
 from retrieval_interp.circuits.models.contract import HookedModel
 from retrieval_interp.circuits.role_runs import SCORED_ROLE, RoleBase, RoleRuns
 from retrieval_interp.tasks import Batch, InputError, Task
 
-NOTED = 200_000_000  # numbers that a run may note to be used again
+NOTED = 200_000_000  # numbers that a base may keep of what modules read and returned
 _CHECKED = 16  # examples on which role runs are compared with the model
 _WORTH_A_THREAD = 1_000_000  # numbers in all residual streams
 
@@ -77,12 +77,12 @@ def no_progress(items: Iterable[Any], text: str) -> Iterable[Any]:
 
 
 def mean_loss(losses: Float[Tensor, "batch target"]) -> float:
-    """The mean over targets, then examples: one order of sums, so that equal runs score equal."""
+    """Average over targets, then examples: in one order, so equal runs score equal."""
     return float(losses.mean(dim=1).mean())
 
 
 def standard_error(losses: Float[Tensor, " batch"]) -> float:
-    """The standard error of the mean over n examples, s / √n; 0 for a single one."""
+    """Return the standard error of a mean over n examples, s / √n; 0 for a single one."""
     return float(losses.std()) / len(losses) ** 0.5 if len(losses) > 1 else 0.0
 
 
@@ -94,7 +94,7 @@ class Measured(NamedTuple):
 
     @classmethod
     def of(cls, losses: Tensor) -> "Measured":
-        """From the loss of each example, or of each of its asked symbols."""
+        """Average losses [batch], or [batch target] over targets first."""
         by_example = losses.mean(dim=1) if losses.ndim > 1 else losses
         return cls(float(by_example.mean()), standard_error(by_example))
 
@@ -108,7 +108,7 @@ class Scorer:
         self.model, self.task, self.batch = model, task, batch
         self.heads = heads_of(model)
         self.runs = make_runs(model, batch, task)
-        self.where = where_by_layer(model, batch)
+        self.positions = positions_by_layer(model, batch)
         self.kept = self.runs.base(self.empty_circuit)
         outputs = self.runs.outputs(self.base, self.kept)
         fits.check_answers(task, batch, outputs)
@@ -130,7 +130,7 @@ class Scorer:
         return Circuit.empty(self.task)
 
     def rebase(self, circuit: Circuit) -> float:
-        """Run a circuit, keep what later runs can reuse, and return its loss."""
+        """Run a circuit as the base of later runs, and return its loss."""
         if circuit != self.base:
             self._check(circuit)
             kept = self.runs.base(circuit, self.kept)
@@ -139,23 +139,23 @@ class Scorer:
         return mean_loss(self.base_losses)
 
     def losses(self, circuit: Circuit) -> Float[Tensor, "batch target"]:
-        """The loss of every example and asked symbol, with a circuit in place."""
+        """Return the loss of each example and asked symbol, with a circuit in place."""
         self._check(circuit)
         return self._losses(self.runs.outputs(circuit, self.kept))
 
-    def each(self, circuit: Circuit) -> Float[Tensor, " batch"]:
-        """The loss of every example, the mean over what is asked."""
+    def losses_by_example(self, circuit: Circuit) -> Float[Tensor, " batch"]:
+        """Return the loss of every example, the mean over asked symbols."""
         return self.losses(circuit).mean(dim=1)
 
     def loss(self, circuit: Circuit) -> float:
-        """The mean of `losses`, by `mean_loss`."""
+        """Return the mean loss with a circuit in place (`mean_loss`)."""
         return mean_loss(self.losses(circuit))
 
     def _check(self, circuit: Circuit) -> None:
         circuit.check_fits(self.model.cfg.n_layers, self.model.cfg.n_heads)
         circuit.check_roles(self.task)
         for head, mechanism in circuit.mechanisms.items():
-            self.where[head.layer].check(mechanism.paths, f"{head}: ", circuit.role_names)
+            self.positions[head.layer].check(mechanism.paths, f"{head}: ", circuit.role_names)
         if keeps_some(circuit) and self.batch.counterfactual is None:
             raise InputError("circuit: expected a batch with a counterfactual, found one without")
 
@@ -171,21 +171,21 @@ class Scorer:
 
 
 def with_cut(circuit: Circuit, removal: Removal) -> Circuit:
-    """A circuit with one more path cut, or several, or with all attention of a head at zero."""
+    """Cut one more path of a circuit, several paths, or all attention of a head."""
     if isinstance(removal, Head):
         return circuit.replace(removal, OneHot(()))
     return circuit.cut(*((removal,) if isinstance(removal, HeadPath) else removal))
 
 
 def all_but_one(paths: tuple[HeadPath, ...]) -> list[tuple[HeadPath, ...]]:
-    """All of them except the first, then all except the second, and so on."""
+    """Return all paths except the first, then all except the second, and so on."""
     return [tuple(path for path in paths if path != spared) for spared in paths]
 
 
 def cut_losses(
     scorer: Scorer, removals: Sequence[SomeRemoval], progress: Progress = no_progress
 ) -> Iterator[tuple[SomeRemoval, Float[Tensor, "batch target"]]]:
-    """Cut each path, or set of paths, in the intact model: what it carries, or enables.
+    """Cut each path, or set of paths, in the intact model: what it carries or enables.
 
     Its attention is set to zero, its row is not rescaled, and all later attention is recomputed.
     """
@@ -196,7 +196,7 @@ def cut_losses(
 def removed_losses(
     scorer: Scorer, circuit: Circuit, progress: Progress = no_progress
 ) -> Iterator[tuple[HeadPath, Float[Tensor, "batch target"]]]:
-    """Remove each path from a circuit, in which all attention is fixed: what the path carries."""
+    """Remove each path from a circuit, where attention is fixed: what it carries."""
     scorer.rebase(circuit)
     for path in progress(list(circuit.paths()), "removing paths"):
         yield path, scorer.losses(circuit.without(path))
@@ -206,7 +206,7 @@ def removed_losses(
 
 
 def make_runs(model: HookedModel, batch: Batch, task: Task) -> "Runs":
-    """The faster of the two ways that is exact for this model, batch and loss."""
+    """Choose the faster of the two ways that is exact for this model, batch and loss."""
     parts = parts_of(model, batch)
     if not _role_runs_are_exact(model, batch, task):
         most = NOTED // len(parts)
@@ -220,7 +220,7 @@ def make_runs(model: HookedModel, batch: Batch, task: Task) -> "Runs":
 
 
 def _role_runs_are_exact(model: HookedModel, batch: Batch, task: Task) -> bool:
-    """Whether they are known to be, and a few outputs agree with the model's."""
+    """Whether role runs support model and batch, and a few outputs agree."""
     if batch.counterfactual is not None or task.answer_roles != (SCORED_ROLE,):
         return False
     if not RoleRuns.supports(model, batch):
@@ -246,16 +246,16 @@ class Runs:
 
     @property
     def compute_changes_only(self) -> bool:
-        """Whether a run computes only what differs, so that many cost little."""
+        """Whether a run computes only roles that a circuit changes, so is cheap."""
         return isinstance(self.parts[0], RoleRuns)
 
     def base(self, circuit: Circuit, old: Base | None = None) -> Base:
-        """Run a circuit from which the next ones differ little, reusing an old base."""
+        """Run a circuit as the base of the next ones, reusing an old base."""
         olds: Sequence[Any] = old or [None] * len(self.parts)
         return self._in_threads(lambda pair: pair[0].base(circuit, pair[1]), zip(self.parts, olds))
 
     def outputs(self, circuit: Circuit, base: Base) -> Float[Tensor, "batch pos d_out"]:
-        """The outputs of all examples under a circuit."""
+        """Return the outputs of all examples under a circuit."""
         pairs = zip(self.parts, base)
         parts = self._in_threads(lambda pair: pair[0].outputs(circuit, pair[1]), pairs)
         return parts[0] if len(parts) == 1 else torch.cat(parts)
@@ -275,9 +275,7 @@ class Runs:
 
 # Runs with hooks
 
-InputOutput = dict[
-    nn.Module, tuple[Tensor, Tensor]
-]  # what each module took and gave, [batch pos d]
+InputOutput = dict[nn.Module, tuple[Tensor, Tensor]]  # a module's input and output, [batch pos d]
 
 
 @dataclass(frozen=True)
@@ -294,7 +292,7 @@ class HookRuns:
     """Runs of a hooked model on a batch, from the first layer that differs from a base.
 
     If the task has answer roles, logits are computed at these only; with a large vocabulary all
-    would fill the memory. At most so many numbers (`most`) are noted of what modules do.
+    would fill the memory. Inputs and outputs of modules are kept, if they are `most` numbers.
     """
 
     def __init__(
@@ -309,19 +307,19 @@ class HookRuns:
 
     @torch.no_grad()
     def base(self, circuit: Circuit, old: HookBase | None = None) -> HookBase:
-        """Run a circuit as the base of others, from where it differs from an old one."""
+        """Run a circuit as a base, from where it differs from an old one."""
         layer = self.first_layer(circuit, old)
         if old is not None and layer == len(self.model.blocks):
             return replace(old, circuit=circuit)
         returned = list(old.returned[:layer]) if old else []
-        noted, known = (dict(old.noted), old.noted) if old else (InputOutput(), InputOutput())
+        noted, old_noted = (dict(old.noted), old.noted) if old else (InputOutput(), InputOutput())
         before = returned[-1] if returned else None
         handles = [
             block.register_forward_hook(lambda block, inputs, output: returned.append(output))
             for block in self.model.blocks[layer:-1]
         ]
         try:
-            with only_where_different(self.modules, known, noted):
+            with only_where_different(self.modules, old_noted, noted):
                 outputs = self._run(circuit, layer, before)
         finally:
             for handle in handles:
@@ -336,7 +334,7 @@ class HookRuns:
 
     @torch.no_grad()
     def outputs(self, circuit: Circuit, base: HookBase) -> Float[Tensor, "batch answer d_out"]:
-        """The outputs under a circuit, computed from where it differs from the base."""
+        """Return the outputs under a circuit, run from where it differs from the base."""
         layer = self.first_layer(circuit, base)
         if layer == len(self.model.blocks):
             return base.outputs
@@ -344,7 +342,7 @@ class HookRuns:
             return self._run(circuit, layer, [None, *base.returned][layer])
 
     def first_layer(self, circuit: Circuit, base: HookBase | None) -> int:
-        """The first layer that differs from a base; the number of layers if none does."""
+        """Return the first layer that differs from a base; n_layers if none does."""
         if base is None:
             return 0
         heads = circuit.mechanisms.keys() | base.circuit.mechanisms.keys()
@@ -361,10 +359,10 @@ class HookRuns:
 def answer_hooks(
     model: HookedModel, batch: Batch, answer_roles: tuple[int, ...]
 ) -> list[tuple[str, Callable[..., Tensor]]]:
-    """Hooks that keep only the answer roles' positions before logits are computed.
+    """Return hooks that keep only the answer roles' positions before logits are computed.
 
-    For an absent role any position is kept; `Task.answers` leaves it out. As many answers as there
-    are positions are not picked out: `Task.answers` could not tell them from whole sequences.
+    For an absent role some position is kept, which `Task.answers` leaves out. There are no hooks if
+    there are as many answers as positions: `Task.answers` could not tell them from whole sequences.
     """
     positions = batch.roles[:, :, list(answer_roles)].flatten(1).clamp(min=0)
     if not answer_roles or positions.shape[1] == batch.inputs.shape[1]:
@@ -381,7 +379,7 @@ def answer_hooks(
 
 
 def position_wise(model: HookedModel) -> list[nn.Module]:
-    """A model's MLPs and the linear maps of its attention, if they are modules."""
+    """Return a model's MLPs and the linear maps of its attention, if they are modules."""
     mlps = [getattr(block, "mlp", None) for block in model.blocks]
     inside = [module for block in model.blocks for module in block.attn.modules()]
     linear = [x for x in inside if getattr(getattr(x, "weight", None), "ndim", 0) == 2]
@@ -389,32 +387,32 @@ def position_wise(model: HookedModel) -> list[nn.Module]:
     return [*(mlp for mlp in mlps if isinstance(mlp, nn.Module)), *leaves]
 
 
-def acts_alone(module: nn.Module, took: Tensor, gave: Tensor) -> bool:
-    """Whether a module gives the same for the last position without the others."""
-    difference = (module(took[-1:, -1:]) - gave[-1:, -1:]).abs().max()
-    return bool(difference <= 1e-4 * gave.abs().max())
+def acts_alone(module: nn.Module, read: Tensor, returned: Tensor) -> bool:
+    """Whether a module returns the same for the last position if it reads it alone."""
+    difference = (module(read[-1:, -1:]) - returned[-1:, -1:]).abs().max()
+    return bool(difference <= 1e-4 * returned.abs().max())
 
 
 @contextmanager
 def only_where_different(
     modules: list[nn.Module], known: InputOutput, noted: InputOutput | None = None
 ) -> Iterator[None]:
-    """Compute modules only at positions where they take something else than in a known run.
+    """Compute modules only at positions where their input differs from a known run's.
 
-    What modules take and give is noted, if asked for.
+    Their inputs and outputs are added to `noted`, if it is given.
     """
 
     def partly(module: nn.Module, whole: Callable[..., Any]) -> Callable[..., Any]:
         def forward(x: Tensor, *arguments: Any, **named: Any) -> Any:
             if arguments or named:  # which may differ, as the residual of a Bloom's MLP
                 return whole(x, *arguments, **named)
-            took, gave = known.get(module, (x[:0], x))
-            if x.ndim != 3 or took.shape != x.shape:
+            known_input, known_output = known.get(module, (x[:0], x))
+            if x.ndim != 3 or known_input.shape != x.shape:
                 output = whole(x)
             else:
-                differs = (x != took).any(-1)
-                differs[0, 0] |= ~differs.any()  # there is always something to compute
-                output = gave.clone()
+                differs = (x != known_input).any(-1)
+                differs[0, 0] |= ~differs.any()  # an empty input would not do for every module
+                output = known_output.clone()
                 output[differs] = whole(x[differs][None])[0]
             if noted is not None and isinstance(output, Tensor) and x.ndim == output.ndim == 3:
                 noted[module] = x, output

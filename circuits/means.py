@@ -1,4 +1,4 @@
-"""Mean attention of heads, by role and by position, and how far mechanisms overlap with it."""
+"""Mean attention of heads, by role and by position, and its overlap with that of mechanisms."""
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
@@ -12,13 +12,13 @@ from retrieval_interp.circuits import hooks
 from retrieval_interp.circuits.attention import attention_by_role, first_real, shifted
 from retrieval_interp.circuits.circuit import Circuit, Head, RolePath
 from retrieval_interp.circuits.counterfactual.mechanism import Counterfactual
-from retrieval_interp.circuits.mechanisms import Mean, Mechanism, RoleMean, Where
+from retrieval_interp.circuits.mechanisms import Mean, Mechanism, Positions, RoleMean
 from retrieval_interp.circuits.models.contract import HookedModel
 from retrieval_interp.tasks import Batch, InputError
 from retrieval_interp.tasks.errors import check_type
 
-_NEGLIGIBLE = 0.005  # weaker paths are left out of role-mean heads
-_AT_ONCE = 50_000_000  # weights of the patterns that are held at once
+_NEGLIGIBLE = 0.005  # paths with less mean attention are left out of role-mean heads
+_AT_ONCE = 50_000_000  # attention weights that are in memory at once
 
 
 def mean_attention(
@@ -33,12 +33,12 @@ def mean_attention(
 
         mean[l, h, dest, src] = mean over b and c of A[l, h, b, roles[b, c, dest], roles[b, c, src]]
 
-    Where several chains have role dest at the same position, as where one position answers for all
-    of them, it is the attention from there to role src of all these chains together.
+    If several chains have role dest at the same position, as where one position answers for all of
+    them, the attention from there to role src of all these chains is added up.
 
     Returns:
-        [layer head dest src], each in [0, 1]. What a row lacks to 1 goes to other chains (and to
-        positions without a role).
+        [layer head dest src], each in [0, 1]. If a row sums to less than 1, the rest goes to other
+        chains and to positions without a role.
 
     Examples:
         >>> import retrieval_interp as ri
@@ -63,18 +63,18 @@ def mean_attention(
 def allowed_attention(
     attention: Float[Tensor, "layer head dest src"], batch: Batch, model: HookedModel
 ) -> Float[Tensor, "layer head dest src"]:
-    """Mean attention by role, with zeros for paths that a layer's mask forbids (`Where.paths`)."""
+    """Set mean attention by role to 0 for paths that a layer's mask forbids."""
     allowed = torch.zeros_like(attention)
-    for layer, where in enumerate(hooks.where_by_layer(model, batch)):
-        for dest, src in where.paths:
+    for layer, positions in enumerate(hooks.positions_by_layer(model, batch)):
+        for dest, src in positions.paths:
             allowed[layer, :, dest, src] = 1
     return attention * allowed
 
 
 def role_mean(attention: Float[Tensor, "dest src"]) -> RoleMean:
-    """A head's mean attention by role as a mechanism.
+    """Return a head's mean attention by role as a mechanism.
 
-    Rows that sum to more than 1, as where sources share positions, are scaled to 1.
+    Rows that sum to more than 1, which sources at the same position can cause, are scaled to 1.
     """
     attention = attention / attention.sum(-1, keepdim=True).clamp(min=1)
     weights = {
@@ -88,22 +88,22 @@ def role_mean(attention: Float[Tensor, "dest src"]) -> RoleMean:
 
 @torch.no_grad()
 def mean_patterns(model: HookedModel, batch: Batch) -> Float[Tensor, "layer head dest src"]:
-    """Mean attention by position, over the examples that have it (`_asked`).
+    """Return mean attention by position, over examples where it counts (`_counts`).
 
     Positions count from the first that is no padding.
     """
     causal, total = hooks.is_causal(model, batch), list[Tensor]()
-    for part in _parts(model, batch):
-        weights = _asked(part, causal)[:, None, :, None]
+    for part in _small_batches(model, batch):
+        weights = _counts(part, causal)[:, None, :, None]
         patterns = read_patterns(model, part, Tensor.float)
         sums = [_from_start(pattern * weights, part, (2, 3)).sum(0) for pattern in patterns]
         total = [a + b for a, b in zip(total, sums)] if total else sums
-    count = _from_start(_asked(batch, causal), batch, (1,)).sum(0)
+    count = _from_start(_counts(batch, causal), batch, (1,)).sum(0)
     return torch.stack(total) / count.clamp(min=1)[None, None, :, None]
 
 
 def position_means(model: HookedModel, batch: Batch) -> dict[Head, Mechanism]:
-    """The mean pattern of every head by position, as a mechanism."""
+    """Return the mean pattern of every head by position, as a mechanism."""
     layers = enumerate(mean_patterns(model, batch).cpu())
     return {
         Head(layer, head): Mean(mean) for layer, means in layers for head, mean in enumerate(means)
@@ -111,24 +111,24 @@ def position_means(model: HookedModel, batch: Batch) -> dict[Head, Mechanism]:
 
 
 class Overlap(NamedTuple):
-    """How much of a head's attention a mechanism would give to the same sources.
+    """The share of a head's attention that a mechanism gives to the same sources.
 
-    Of a position it is Σ min(pattern, mechanism) over sources: 1 if they are equal, and 1 minus
-    their total variation distance in general.
+    At a position it is Σ min(pattern, mechanism) over sources: 1 minus their total variation
+    distance.
     """
 
-    mean: float  # over the positions that count (`_asked`)
-    by_role: Float[Tensor, " role"]  # over the positions of each role; 0 for one that is absent
+    mean: float  # over the positions that count (`_counts`)
+    by_role: Float[Tensor, " role"]  # mean over the positions of each role; 0 if it is absent
 
 
 def overlaps(
     model: HookedModel, batch: Batch, mechanisms: Mapping[Head, Sequence[Mechanism]]
 ) -> dict[Head, list[Overlap]]:
-    """The overlap of every head's patterns with each of its mechanisms."""
+    """Return the overlap of every head's patterns with each of its mechanisms."""
     causal, roles = hooks.is_causal(model, batch), batch.roles
     means = {head: [0.0] * len(of_head) for head, of_head in mechanisms.items()}
     by_role = {head: [torch.zeros(roles.shape[-1])] * len(of) for head, of in mechanisms.items()}
-    for part in _parts(model, batch):
+    for part in _small_batches(model, batch):
         patterns = read_patterns(model, part, Tensor.float)
         kept = hooks.KeptPatterns(part, model)
         positions = part.roles.flatten(1)
@@ -137,19 +137,19 @@ def overlaps(
                 pattern = patterns[head.layer][:, head.head]
                 rule = kept.of(mechanism, head.layer)
                 overlap = torch.minimum(pattern, rule).sum(-1)
-                means[head][place] += float((overlap * _asked(part, causal)).sum())
+                means[head][place] += float((overlap * _counts(part, causal)).sum())
                 there = overlap.gather(1, positions.clamp(min=0)).masked_fill(positions < 0, 0.0)
                 of_roles = there.view_as(part.roles).sum((0, 1)).cpu()
                 by_role[head][place] = by_role[head][place] + of_roles
-    asked = float(_asked(batch, causal).sum()) or 1.0
+    count = float(_counts(batch, causal).sum()) or 1.0
     present = (roles >= 0).sum((0, 1)).clamp(min=1).cpu()
     return {
-        head: [Overlap(mean / asked, of / present) for mean, of in zip(means[head], by_role[head])]
+        head: [Overlap(mean / count, of / present) for mean, of in zip(means[head], by_role[head])]
         for head in mechanisms
     }
 
 
-Targets = Callable[[Where], Bool[Tensor, "#batch dest src"]]
+Targets = Callable[[Positions], Bool[Tensor, "#batch dest src"]]
 
 
 def attention_to(
@@ -159,16 +159,16 @@ def attention_to(
 
     With a the attention of a position to its targets and u their share of all that it may see, the
     mean of (a - u) / (1 - u) over positions that have targets and others: 1 if all goes there, 0 as
-    of uniform. NaN where there are none. Positions that are not asked (`_asked`) do not count.
+    of uniform. NaN where there are none. Positions that are not counted (`_counts`) are left out.
     """
     size, causal = (len(targets), model.cfg.n_layers), hooks.is_causal(model, batch)
     total, count = torch.zeros(*size, model.cfg.n_heads), torch.zeros(*size, 1)
-    for part in _parts(model, batch):
-        patterns, asked = read_patterns(model, part, Tensor.float), _asked(part, causal)
-        for layer, where in enumerate(hooks.where_by_layer(model, part)):
+    for part in _small_batches(model, batch):
+        patterns, asked = read_patterns(model, part, Tensor.float), _counts(part, causal)
+        for layer, positions in enumerate(hooks.positions_by_layer(model, part)):
             for number, targets_of in enumerate(targets):
-                there = (targets_of(where) & where.allowed).tril(-1)
-                uniform = there.sum(-1) / where.allowed.sum(-1).clamp(min=1)
+                there = (targets_of(positions) & positions.allowed).tril(-1)
+                uniform = there.sum(-1) / positions.allowed.sum(-1).clamp(min=1)
                 rows = asked * ((uniform > 0) & (uniform < 1))
                 on_them = (patterns[layer] * there[:, None]).sum(-1)
                 beyond = (on_them - uniform[:, None]) / (1 - uniform).clamp(min=1e-6)[:, None]
@@ -184,7 +184,7 @@ def read_patterns(
     keep: Callable[[Tensor], Any],
     circuit: Circuit | None = None,
 ) -> list[Any]:
-    """What `keep` makes of every layer's pattern, [batch head dest src], in one run.
+    """Return what `keep` makes of each layer's pattern, [batch head dest src].
 
     With a circuit in place, the pattern is what weighs values: in what a head writes as on a
     counterfactual prompt, the attention there.
@@ -219,12 +219,12 @@ def _weighing(circuit: Circuit, layer: int, pattern: Tensor, batch: Batch) -> Te
     return pattern
 
 
-def _asked(batch: Batch, causal: bool) -> Float[Tensor, "batch pos"]:
-    """1 at positions that count, 0 at others: padding and, in a causal model, after all roles."""
+def _counts(batch: Batch, causal: bool) -> Float[Tensor, "batch pos"]:
+    """Return 1 at positions that count, 0 at padding and, if causal, after all roles."""
     last = batch.roles.flatten(1).amax(1, keepdim=True)
-    asked = torch.arange(batch.inputs.shape[1], device=last.device) <= last
-    asked = asked if causal else torch.ones_like(asked)
-    return (asked if batch.attention_mask is None else asked & batch.attention_mask).float()
+    counts = torch.arange(batch.inputs.shape[1], device=last.device) <= last
+    counts = counts if causal else torch.ones_like(counts)
+    return (counts if batch.attention_mask is None else counts & batch.attention_mask).float()
 
 
 def _from_start(x: Tensor, batch: Batch, dims: tuple[int, ...]) -> Tensor:
@@ -232,6 +232,6 @@ def _from_start(x: Tensor, batch: Batch, dims: tuple[int, ...]) -> Tensor:
     return x if real is None else shifted(x, -first_real(real), dims)
 
 
-def _parts(model: HookedModel, batch: Batch) -> list[Batch]:
+def _small_batches(model: HookedModel, batch: Batch) -> list[Batch]:
     weights = model.cfg.n_layers * model.cfg.n_heads * batch.inputs.shape[1] ** 2
     return list(batch.parts(max(1, _AT_ONCE // weights)))

@@ -1,8 +1,8 @@
-"""Mechanisms: what a head attends to, one class for each (paper, appendix E).
+"""Mechanisms: simple attention patterns that can replace a head's own (paper, appendix E).
 
-The row of a position without a path is all zeros, as in the paper. A new mechanism is a subclass;
-text and files find it by its `kind`. Searches and scans try what `RULES` lists; what a mechanism
-costs them is their `cost`.
+Each is a subclass of `Mechanism`, which text and files find by its `kind`; its pattern is built for
+some `Positions`. Rows without a path are all zeros, as in the paper. Searches and scans try those
+that `RULES` lists, and count their `cost`.
 """
 
 import inspect
@@ -25,16 +25,16 @@ from retrieval_interp.tasks.structured import from_data
 from retrieval_interp.tasks.task import Attended
 
 Pattern = Float[Tensor, "#batch dest src"]
-Own = Float[Tensor, "batch dest src"]  # a head's own attention
+OwnPattern = Float[Tensor, "batch dest src"]  # of the head itself in a run
 Output = Float[Tensor, "batch dest d_head"]  # what a head writes, z = P V
 MECHANISMS: dict[str, type["Mechanism"]] = {}
 """Every class of mechanism, by its `kind`."""
 EVERYTHING_BEFORE = attention.Mask()
-_DIGITS = 5  # of a mean pattern's weights that are kept
+_DIGITS = 5  # decimals of a mean pattern's weights
 
 
 @dataclass(frozen=True)
-class Where:
+class Positions:
     """The positions for which a pattern is built."""
 
     roles: attention.Places
@@ -44,112 +44,114 @@ class Where:
     real: Bool[Tensor, "batch pos"] | None = None  # False at padding, to which no rule attends
     _checked: set[RolePath] = field(default_factory=set, compare=False, repr=False)
 
-    def check(self, paths: Iterable[RolePath], where: str = "", names: Sequence[str] = ()) -> None:
-        """Check that paths fit these positions, each once; errors start with `where`."""
+    def check(self, paths: Iterable[RolePath], prefix: str = "", names: Sequence[str] = ()) -> None:
+        """Check that paths fit these positions, each once; errors start with `prefix`."""
         last = self.roles.shape[-1] - 1
         for path in paths:
             if path in self._checked:
                 continue
             if not (0 <= path.dest <= last and 0 <= path.src <= last):
-                raise InputError(f"{where}expected roles from s0 to s{last}, found the path {path}")
+                raise InputError(
+                    f"{prefix}expected roles from s0 to s{last}, found the path {path}"
+                )
             before = self._before(path)
             hidden = before[~self.mask.allows(before)]
             if len(hidden):
                 expected = f"less than {self.mask.window} positions away (the layer's window)"
-                found = f"is {int(hidden.abs().max())} away"
+                fault = f"is {int(hidden.abs().max())} away"
                 if self.mask.causal and int(hidden.min()) < 0:
                     expected = "before its destination (the model is causal)"
-                    found = "comes later in the sequence"
+                    fault = "comes later in the sequence"
                 raise InputError(
-                    f"{where}expected a source {expected}, found {path.text(names)}: "
-                    f"{role_name(path.src, names)} {found}"
+                    f"{prefix}expected a source {expected}, found {path.text(names)}: "
+                    f"{role_name(path.src, names)} {fault}"
                 )
             self._checked.add(path)
 
     def _before(self, path: RolePath) -> Int[Tensor, " number"]:
-        """How far before its destinations a path's sources are, where both are present."""
+        """Return how far before its destinations a path's sources are, if both exist."""
         dest, src = self.roles[:, :, path.dest], self.roles[:, :, path.src]
         return (dest - src)[(dest >= 0) & (src >= 0)]
 
     @cached_property
     def paths(self) -> list[RolePath]:
-        """The role paths that have a source, and that the mask allows in every example."""
-        roles, found = range(self.roles.shape[-1]), []
+        """The role paths that occur here and that the mask always allows."""
+        roles, paths = range(self.roles.shape[-1]), []
         for path in itertools.starmap(RolePath, itertools.product(roles, roles)):
             before = self._before(path)
             if len(before) and bool(self.mask.allows(before).all()):
-                found.append(path)
-        return found
+                paths.append(path)
+        return paths
 
     @property
     def allowed(self) -> Bool[Tensor, "#batch dest src"]:
-        """Which sources each destination may attend to: never padding."""
+        """Which sources each destination may attend to, by the mask; never padding."""
         position = torch.arange(self.n_positions, device=self.roles.device)
         allowed = self.mask.allows(position[:, None] - position)[None]
         return allowed if self.real is None else allowed & self.real[:, None, :]
 
     @classmethod
-    def of(cls, batch: Batch, mask: attention.Mask) -> "Where":
-        """The positions of a batch, in a layer with this mask."""
+    def of(cls, batch: Batch, mask: attention.Mask) -> "Positions":
+        """Return the positions of a batch, in a layer with this mask."""
         return cls(batch.roles, batch.inputs.shape[1], mask, batch.tokens, batch.attention_mask)
 
 
 class Mechanism:
-    """What one head is supposed to do. Each kind is a frozen dataclass below."""
+    """What replaces a head's attention; each kind is a frozen dataclass below."""
 
     kind: ClassVar[str]  # the word for it in text and files
-    parameters: ClassVar[Mapping[str, Any]] = {}  # what files say besides paths, and of which type
-    keeps_own: ClassVar[bool] = False  # its pattern is made of the head's own attention (`changed`)
-    replaces_output: ClassVar[bool] = False  # it says what the head writes (`output`)
+    parameters: ClassVar[Mapping[str, Any]] = {}  # fields in files besides paths, with their types
+    keeps_own: ClassVar[bool] = False  # its pattern is the head's own, `changed`
+    replaces_output: ClassVar[bool] = False  # it defines what the head writes (`output`)
     follows_paths: ClassVar[bool] = False  # it attends along its paths alone, in equal parts
-    is_measured: ClassVar[bool] = False  # on a model, so that nobody writes it as text
-    writes: ClassVar[str] = "adds what stands at fixed places"  # where its pattern is fixed
-    reads_tokens: ClassVar[bool] = False  # so that it says nothing of a model that reads vectors
-    cost: ClassVar[tuple[int, int]] = (0, 10)  # to a search: of a head, and for each role
+    is_measured: ClassVar[bool] = False  # it is measured on a model, so cannot be written as text
+    writes: ClassVar[str] = "adds what stands at fixed places"  # in words, if its pattern is fixed
+    reads_tokens: ClassVar[bool] = False  # it needs token ids, so a model that reads no vectors
+    cost: ClassVar[tuple[int, int]] = (0, 10)  # in a search: of a head, and for each role
     paths: tuple[RolePath, ...] = ()  # sorted
 
     def __init_subclass__(cls) -> None:
         kind = vars(cls).get("kind")
         if cls.__module__ != __name__:
-            known = MECHANISMS.get(kind or "")
-            if kind is None or (known is not None and known.__module__ == __name__):
-                found = "none" if kind is None else f"{kind!r}, a built-in"
+            namesake = MECHANISMS.get(kind or "")
+            if kind is None or (namesake is not None and namesake.__module__ == __name__):
+                given = "none" if kind is None else f"{kind!r}, a built-in"
                 raise InputError(
                     f"{cls.__name__}: expected a `kind` of its own, the word for it in text and "
-                    f"files, found {found}"
+                    f"files, found {given}"
                 )
         if kind is not None:
             MECHANISMS[kind] = cls
 
-    def pattern(self, where: Where) -> Pattern:
-        """Its attention, in float32; [1 dest src] if it is the same for every example."""
+    def pattern(self, positions: Positions) -> Pattern:
+        """Build its pattern in float32; [1 dest src] if it is the same for all examples."""
         raise InputError(f"{self.kind}: the head keeps its own attention, no pattern to build")
 
     @property
     def is_fixed(self) -> bool:
-        """Whether its pattern neither is the head's own nor follows stated paths, as of uniform."""
+        """Whether its pattern is fixed, as uniform: neither the head's own nor along paths."""
         return not (self.keeps_own or self.follows_paths)
 
     def shares(self, dest: int) -> tuple[tuple[int, float], ...] | None:
-        """The roles that role `dest` attends to, each with its share of the attention.
+        """Return the roles that role `dest` attends to, with shares of the attention.
 
-        None where that depends on positions. Of a cut mechanism, the roles that are cut.
+        None if that depends on positions. Of a cut mechanism, the roles that are cut.
         """
         return None
 
     @property
     def reads_pattern(self) -> bool:
-        """Whether the head's own attention has to be known."""
+        """Whether it needs the head's own attention."""
         return self.keeps_own
 
-    def changed(self, own: Own, roles: attention.Places) -> Own:
-        """What becomes of the head's own attention, if it `keeps_own`."""
-        return own.masked_fill(attention.joined(self.paths, roles, own.shape[-1]), 0.0)
+    def changed(self, pattern: OwnPattern, roles: attention.Places) -> OwnPattern:
+        """Change the head's own attention, if it `keeps_own`."""
+        return pattern.masked_fill(attention.joined(self.paths, roles, pattern.shape[-1]), 0.0)
 
-    def output(self, own: Attended, other: Attended | None, roles: attention.Places) -> Output:
-        """What the head writes, if it `replaces_output`.
+    def output(self, here: Attended, there: Attended | None, roles: attention.Places) -> Output:
+        """Return what the head writes, if it `replaces_output`.
 
-        `own` is what it does in the run at hand, `other` on a counterfactual prompt.
+        `here` is its attention in the run at hand, `there` on a counterfactual prompt.
         """
         raise InputError(f"{self.kind}: the head keeps what it writes")
 
@@ -158,22 +160,22 @@ class Mechanism:
         return self
 
     def text(self, names: Sequence[str] = ()) -> str:
-        """The mechanism with a task's names for its roles."""
+        """Return the mechanism as text, with a task's names for its roles."""
         return " ".join([self.kind, *(path.text(names) for path in self.paths)])
 
     def __str__(self) -> str:
         return self.text()
 
     def adding(self, *paths: RolePath) -> "Mechanism":
-        """The mechanism with more paths; one that has none gives way to these."""
+        """Return the mechanism with more paths; one without paths is replaced by these."""
         return along(dict.fromkeys(paths))
 
     def without(self, path: RolePath) -> "Mechanism":
-        """The same mechanism without one path; a role's other sources share its attention."""
+        """Return the mechanism without one path; a role's other sources share its attention."""
         return self
 
     def to_dict(self, names: Sequence[str] = ()) -> dict[str, Any]:
-        """What a circuit file says of it; `from_dict` reads it."""
+        """Return it as JSON data for a circuit file; `from_dict` reads it."""
         paths = [list(path.ends(names)) for path in self.paths]
         values = {name: getattr(self, name) for name in self.parameters}
         values = {name: list(v) if isinstance(v, tuple) else v for name, v in values.items()}
@@ -192,12 +194,12 @@ class Mechanism:
 
     @classmethod
     def from_words(cls, words: Sequence[str], roles: Roles) -> "Mechanism":
-        """Read what stands after its kind in a line of text."""
+        """Read the words after its kind in a line of text."""
         return cls._made([RolePath.parse(word, roles) for word in words])
 
     @classmethod
     def _made(cls, paths: Sequence[RolePath], **values: Any) -> "Mechanism":
-        """One with what a file or a line says."""
+        """Make one with these paths and parameters."""
         if paths:
             raise InputError(f"{cls.kind}: expected no paths, found {paths[0]}")
         return cls(**values)
@@ -243,7 +245,7 @@ class Original(Mechanism):
 
 @dataclass(frozen=True)
 class Cut(WithPaths):
-    """The head's own attention, with that of its paths set to zero."""
+    """The head's own attention, with that along its paths set to zero, not rescaled."""
 
     kind = "cut"
     keeps_own = True
@@ -257,8 +259,8 @@ class Uniform(Mechanism):
     cost = 0, 0
     writes = "adds the mean of all values that each position may see"
 
-    def pattern(self, where: Where) -> Pattern:
-        allowed = where.allowed.float()
+    def pattern(self, positions: Positions) -> Pattern:
+        allowed = positions.allowed.float()
         return allowed / allowed.sum(-1, keepdim=True).clamp(min=1)
 
 
@@ -270,8 +272,8 @@ class Identity(Mechanism):
     cost = 0, 0
     writes = "passes each token through its own values"
 
-    def pattern(self, where: Where) -> Pattern:
-        return torch.eye(where.n_positions, device=where.roles.device)[None]
+    def pattern(self, positions: Positions) -> Pattern:
+        return torch.eye(positions.n_positions, device=positions.roles.device)[None]
 
     def shares(self, dest: int) -> tuple[tuple[int, float], ...]:
         return ((dest, 1.0),)
@@ -280,30 +282,30 @@ class Identity(Mechanism):
 class _ByRole(WithPaths):
     """Attention along paths.
 
-    A position with several roles, where chains overlap, attends along the paths of all of them in
-    equal parts, or has the mean of its roles' rows if paths have weights. A path shares its part
-    among its sources.
+    Where chains overlap, a position has several roles. It then attends along the paths of all of
+    them in equal parts, or, if paths have weights, its row is the mean of its roles' rows. A path
+    with several sources divides its part among them.
     """
 
     weights: tuple[float, ...] = ()
 
-    def pattern(self, where: Where) -> Pattern:
-        where.check(self.paths)
-        roles, size = where.roles, where.n_positions
+    def pattern(self, positions: Positions) -> Pattern:
+        positions.check(self.paths)
+        roles, size = positions.roles, positions.n_positions
         pattern = torch.zeros(len(roles), size, size, device=roles.device)
         parts = torch.zeros(len(roles), size, device=roles.device)
         for dest in {path.dest for path in self.paths}:
-            at, found = attention.rows_of(dest, roles), []
+            rows, has_source = attention.rows_of(dest, roles), []
             for place, path in enumerate(self.paths):
                 if path.dest == dest:
                     sources = attention.path_sources(path, roles, size).float()
                     count = sources.sum(-1, keepdim=True)
                     share = sources / count.clamp(min=1)
                     share = self.weights[place] * share if self.weights else share
-                    pattern.index_put_(at, share, accumulate=True)
-                    found.append((count[..., 0] > 0).float())
-            each = torch.stack(found)
-            parts.index_put_(at, each.amax(0) if self.weights else each.sum(0), accumulate=True)
+                    pattern.index_put_(rows, share, accumulate=True)
+                    has_source.append((count[..., 0] > 0).float())
+            used = torch.stack(has_source)  # [path batch chain]
+            parts.index_put_(rows, used.amax(0) if self.weights else used.sum(0), accumulate=True)
         return pattern / parts.clamp(min=1)[..., None]
 
 
@@ -339,7 +341,7 @@ class OneHot(Shared):
 
 @dataclass(frozen=True)
 class RoleMean(_ByRole):
-    """A measured weight for every path; independent of content, but not simple."""
+    """A measured weight for every path: the head's mean attention by role."""
 
     kind = "role-mean"
     cost = 0, 3
@@ -369,68 +371,68 @@ class RoleMean(_ByRole):
 
 
 class Rule(Mechanism):
-    """Attention by position or token: to `targets`, in equal parts.
+    """Attention by position or token: to its `targets`, in equal parts.
 
     A position without one, as where its token is new, attends to the first that the mask allows.
     """
 
     cost = 3, 0
 
-    def pattern(self, where: Where) -> Pattern:
-        real, tokens = where.real, where.tokens
+    def pattern(self, positions: Positions) -> Pattern:
+        real, tokens = positions.real, positions.tokens
         if real is None:
-            return self._rows(where)
+            return self._rows(positions)
         starts = attention.first_real(real)  # positions count from the first real one
         tokens = None if tokens is None else attention.shifted(tokens, -starts, (1,))
-        pattern = self._rows(replace(where, tokens=tokens, real=None))
+        pattern = self._rows(replace(positions, tokens=tokens, real=None))
         pattern = attention.shifted(pattern.expand(len(real), -1, -1), starts, (1, 2))
         return pattern * (real[:, :, None] & real[:, None, :])
 
-    def _rows(self, where: Where) -> Pattern:
-        targets = self.targets(where) & where.allowed
-        first = where.allowed.int().argmax(-1, keepdim=True).expand(len(targets), -1, -1)
+    def _rows(self, positions: Positions) -> Pattern:
+        targets = self.targets(positions) & positions.allowed
+        first = positions.allowed.int().argmax(-1, keepdim=True).expand(len(targets), -1, -1)
         targets = targets.scatter(-1, first, targets.gather(-1, first) | ~targets.any(-1, True))
         return targets / targets.sum(-1, keepdim=True)
 
-    def targets(self, where: Where) -> Bool[Tensor, "#batch dest src"]:
-        """The positions that each position attends to, among those that the mask allows."""
+    def targets(self, positions: Positions) -> Bool[Tensor, "#batch dest src"]:
+        """Return the positions to attend to; those that the mask forbids are dropped."""
         raise NotImplementedError
 
 
 @dataclass(frozen=True)
 class First(Rule):
-    """The first position that the mask allows, where heads of language models rest (a sink)."""
+    """The first position that the mask allows, the attention sink of many language models."""
 
     kind = "first"
     cost = 1, 0
 
-    def targets(self, where: Where) -> Bool[Tensor, "#batch dest src"]:
-        allowed = where.allowed
+    def targets(self, positions: Positions) -> Bool[Tensor, "#batch dest src"]:
+        allowed = positions.allowed
         return torch.zeros_like(allowed).scatter(-1, allowed.int().argmax(-1, keepdim=True), True)
 
 
 @dataclass(frozen=True)
 class Previous(Rule):
-    """The position before."""
+    """The position before (previous-token head)."""
 
     kind = "previous"
     cost = 1, 0
 
-    def targets(self, where: Where) -> Bool[Tensor, "#batch dest src"]:
-        return torch.ones_like(where.allowed).tril(-1).triu(-1)
+    def targets(self, positions: Positions) -> Bool[Tensor, "#batch dest src"]:
+        return torch.ones_like(positions.allowed).tril(-1).triu(-1)
 
 
 @dataclass(frozen=True)
 class Same(Rule):
-    """The earlier positions with the same token, in equal parts."""
+    """The earlier positions with the same token, in equal parts (duplicate-token head)."""
 
     kind = "same"
     reads_tokens = True
     cost = 2, 0
     after: ClassVar[bool] = False
 
-    def targets(self, where: Where) -> Bool[Tensor, "#batch dest src"]:
-        tokens = where.tokens
+    def targets(self, positions: Positions) -> Bool[Tensor, "#batch dest src"]:
+        tokens = positions.tokens
         if tokens is None:
             raise InputError(
                 f"{self.kind}: expected token ids, which this rule compares, found vectors; use "
@@ -452,10 +454,10 @@ class AfterSame(Same):
 
 @dataclass(frozen=True)
 class Mean(Rule):
-    """Mean attention by position, measured; what of a head's attention does not depend on content.
+    """Mean attention by position, measured: the part of attention that ignores content.
 
-    Shorter sequences use its first rows. In longer ones, later positions use the mean by offset of
-    the second half of its rows, and of their attention to the first position, the sink.
+    Shorter sequences use its first rows. In longer ones, the rows of later positions are means over
+    the second half of its rows, by offset, and for the attention to the first position (the sink).
     """
 
     kind = "mean"
@@ -487,14 +489,14 @@ class Mean(Rule):
     def mean(self) -> list[list[float]]:
         """Weights by row, without the zeros at its end, rounded."""
         rows = [[round(weight, _DIGITS) for weight in row] for row in self.weights.tolist()]
-        lengths = [max((at + 1 for at, w in enumerate(row) if w), default=0) for row in rows]
+        lengths = [max((n for n, weight in enumerate(row, 1) if weight), default=0) for row in rows]
         return [row[:length] for row, length in zip(rows, lengths)]
 
-    def _rows(self, where: Where) -> Pattern:
-        return self.of_length(where.n_positions).to(where.roles.device) * where.allowed
+    def _rows(self, positions: Positions) -> Pattern:
+        return self.of_length(positions.n_positions).to(positions.roles.device) * positions.allowed
 
     def of_length(self, n_positions: int) -> Float[Tensor, "dest src"]:
-        """The pattern of sequences of a length."""
+        """Return the pattern for sequences of a length."""
         measured = len(self.weights)
         if n_positions <= measured:
             return self.weights[:n_positions, :n_positions]
@@ -507,10 +509,10 @@ class Mean(Rule):
         pattern[:measured, :measured] = self.weights
         later = self.weights[measured // 2 :]
         pattern[measured:, 0] = later[:, 0].mean()
-        at = torch.arange(measured, n_positions)
+        dest = torch.arange(measured, n_positions)
         for offset in range(measured - 1):
             share = self.weights.diagonal(-offset)[max(1, measured // 2 - offset) :].sum()
-            pattern[at, at - offset] = share / len(later)
+            pattern[dest, dest - offset] = share / len(later)
         return pattern
 
 
@@ -524,8 +526,8 @@ AFTER_SAME = AfterSame()
 RULES: list[Mechanism] = [FIRST, PREVIOUS, SAME, AFTER_SAME]
 """The rules that searches and scans try, the simplest first; append one of your own.
 
-Where a model reads vectors, those that read tokens are left out, and by searches also the two by
-position, as roles say there what positions are.
+For a model that reads vectors, those that read tokens are left out; searches also leave out `first`
+and `previous` there, as the roles say what stands at a position.
 """
 
 
@@ -558,12 +560,13 @@ def rule(kind: str, function: Callable[..., Any], tokenizer: Any = None) -> Mech
     if reads_text and tokenizer is None:
         raise InputError(f"{kind}: expected a tokenizer, which the function reads, found none")
 
-    def pattern(self: Mechanism, where: Where) -> Pattern:
-        if where.tokens is None:
+    def pattern(self: Mechanism, positions: Positions) -> Pattern:
+        if positions.tokens is None:
             raise InputError(f"{kind}: expected token ids, found vectors")
-        weights = torch.zeros(len(where.roles), where.n_positions, where.n_positions)
-        for example, ids in enumerate(where.tokens.cpu()):
-            real = torch.ones(len(ids)).bool() if where.real is None else where.real[example].cpu()
+        weights = torch.zeros(len(positions.roles), positions.n_positions, positions.n_positions)
+        for example, ids in enumerate(positions.tokens.cpu()):
+            mask = positions.real
+            real = torch.ones(len(ids)).bool() if mask is None else mask[example].cpu()
             tokens = ids[real].tolist()
             if reads_text:
                 begun = tokenizer("")["input_ids"] == tokens[:1]  # by the tokenizer itself
@@ -577,12 +580,12 @@ def rule(kind: str, function: Callable[..., Any], tokenizer: Any = None) -> Mech
                 size, found = [len(tokens)] * 2, list(made.shape)
                 raise InputError(f"{kind}: expected weights of shape {size}, found {found}")
             weights[example, real.nonzero(), real.nonzero()[:, 0]] = made
-        weights = weights.to(where.roles.device) * where.allowed
+        weights = weights.to(positions.roles.device) * positions.allowed
         if not reads_text:
             return weights
         total = weights.clamp(min=0).sum(-1, keepdim=True)
         scaled = weights.clamp(min=0) / total
-        return torch.where(total == 0, FIRST.pattern(where), scaled)
+        return torch.where(total == 0, FIRST.pattern(positions), scaled)
 
     body = {"kind": kind, "pattern": pattern, "reads_tokens": True, "cost": Rule.cost}
     cls: Any = type("OwnRule", (Mechanism,), {**body, "__module__": function.__module__})
@@ -591,14 +594,14 @@ def rule(kind: str, function: Callable[..., Any], tokenizer: Any = None) -> Mech
     return made
 
 
-def pattern_of(mechanism: Mechanism, where: Where) -> Pattern:
-    """Its pattern, which is checked if the mechanism is one's own."""
-    pattern = mechanism.pattern(where)
+def pattern_of(mechanism: Mechanism, positions: Positions) -> Pattern:
+    """Return a mechanism's pattern; one that is not built in is checked."""
+    pattern = mechanism.pattern(positions)
     if type(mechanism).__module__ == __name__:
         return pattern
-    size, kind = where.n_positions, mechanism.kind
-    if pattern.shape[1:] != (size, size) or len(pattern) not in (1, len(where.roles)):
-        shape = f"[1 or {len(where.roles)}, {size}, {size}]"
+    size, kind = positions.n_positions, mechanism.kind
+    if pattern.shape[1:] != (size, size) or len(pattern) not in (1, len(positions.roles)):
+        shape = f"[1 or {len(positions.roles)}, {size}, {size}]"
         raise InputError(f"{kind}: expected a pattern {shape}, found {list(pattern.shape)}")
     lowest, highest = float(pattern.min()), float(pattern.sum(-1).max())
     if not (lowest >= 0 and highest <= 1 + 1e-4):
@@ -606,13 +609,13 @@ def pattern_of(mechanism: Mechanism, where: Where) -> Pattern:
             f"{kind}: expected weights of at least 0, and at most 1 in a row, found {lowest:.4g} "
             f"and {highest:.4g}"
         )
-    if bool(pattern.masked_fill(where.allowed, 0.0).any()):
+    if bool(pattern.masked_fill(positions.allowed, 0.0).any()):
         raise InputError(f"{kind}: expected no weight where the mask hides a position, found some")
     return pattern
 
 
 def along(paths: Iterable[RolePath]) -> Shared:
-    """The mechanism that attends along these paths: one-hot if no role has several sources."""
+    """Return the mechanism along these paths: one-hot if no role has several sources, or shared."""
     paths = tuple(paths)
     dests = [path.dest for path in paths]
     return OneHot(paths) if len(set(dests)) == len(dests) else Shared(paths)

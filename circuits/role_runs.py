@@ -1,10 +1,10 @@
-"""Running a model that reads vectors under many circuits: only what can change the answer.
+"""Run a model that reads vectors under many circuits, computing only what can change the answer.
 
 The residual stream of one run, the base, is kept by role, [batch chain d_model], after every layer.
-In another circuit a role is *affected* from the layer on in which its attention row differs from
-the base's or attends to an affected role; it is *needed* if the scored role s0 attends to it later,
-directly or not. Only roles that are both are computed; all others equal the base's, exactly. The
-base itself is computed where a run first needs it.
+With another circuit a role is *affected* from the layer on in which its attention row differs from
+the base's, or attends to an affected role. It is *needed* if the scored role s0 attends to it in a
+later layer, directly or not. Only roles that are both are computed; all others equal the base's
+exactly, or do not matter. The base itself is computed only as far as some run needs it.
 """
 
 from collections.abc import Callable
@@ -20,7 +20,7 @@ from torch import Tensor
 
 from retrieval_interp.circuits.attention import softmax_attention
 from retrieval_interp.circuits.circuit import Circuit
-from retrieval_interp.circuits.hooks import has_hooks, is_hooked_transformer, where_by_layer
+from retrieval_interp.circuits.hooks import has_hooks, is_hooked_transformer, positions_by_layer
 from retrieval_interp.circuits.mechanisms import ORIGINAL, Mechanism, pattern_of
 from retrieval_interp.circuits.models.contract import HookedModel
 from retrieval_interp.circuits.models.plain import PlainTransformer, norm
@@ -37,13 +37,13 @@ Stream = dict[int, Float[Tensor, "batch chain d_model"]]  # by role, as far as i
 
 
 class Row(NamedTuple):
-    """What one role attends to in one head.
+    """The attention row of one role in one head.
 
     Attributes:
-        mechanism: whose pattern the row is of (`original`: the head's own attention), or None where
-            `sources` has its weights.
-        sources: roles of its chain, with their weights.
-        cut: of the head's own attention, the roles of its chain whose share is set to zero.
+        mechanism: the mechanism whose pattern has the row (`original`: the head's own attention),
+            or None if `sources` has its weights.
+        sources: roles of the same chain, with their weights.
+        cut: roles of the same chain whose share of the head's own attention is set to zero.
     """
 
     mechanism: Mechanism | None
@@ -63,7 +63,7 @@ LayerRows = list[list[Row]]  # by head and role
 
 @dataclass(frozen=True)
 class RoleBase:
-    """A run from which others differ little; `streams` fill as more of it is asked for."""
+    """A run from which others differ little; `streams` are filled as far as some run needs them."""
 
     circuit: Circuit
     rows: list[LayerRows]
@@ -71,11 +71,11 @@ class RoleBase:
 
 
 class RoleRuns:
-    """Runs that compute only roles that a circuit changes and the answer needs."""
+    """Runs that compute only the roles that a circuit affects and the answer needs."""
 
     @staticmethod
     def supports(model: HookedModel, batch: Batch) -> bool:
-        """Whether it reads vectors, all layers mask alike, and every position has a role."""
+        """Whether a model reads vectors, its layers mask alike, and every position has a role."""
         if not getattr(model, "reads_vectors", False):  # VectorTransformer, VectorBridge
             return False
         roles = batch.roles.flatten(1).sort(dim=1).values
@@ -89,18 +89,18 @@ class RoleRuns:
             and (cfg.attn_only or cfg.act_fn in _ACTIVATIONS)
             and cfg.dtype == torch.float32
             and not has_hooks(model)
-            and len({where.mask for where in where_by_layer(model, batch)}) == 1
+            and len({layer.mask for layer in positions_by_layer(model, batch)}) == 1
         )
 
     @torch.no_grad()
     def __init__(self, model: Any, batch: Batch):
         self.model: Any = model if is_hooked_transformer(model) else PlainTransformer.of(model)
         self.cfg = model.cfg
-        self.where = where_by_layer(model, batch)[0]
+        self.pattern_positions = positions_by_layer(model, batch)[0]
         self.positions = rearrange(batch.roles, "batch chain role -> batch (role chain)")
         self.n_chains, self.n_roles = batch.roles.shape[1:]
         before = self.positions[:, :, None] - self.positions[:, None, :]
-        self.mask = self.where.mask.allows(before)  # [batch dest src]
+        self.mask = self.pattern_positions.mask.allows(before)  # [batch dest src]
         shape = (self.n_roles, self.n_chains)
         seen = self.mask.any(0).unflatten(1, shape).unflatten(0, shape).any(1).any(-1)
         # For each role, the roles that any of its positions may attend to.
@@ -123,7 +123,7 @@ class RoleRuns:
 
     @torch.no_grad()
     def outputs(self, circuit: Circuit, base: RoleBase) -> Float[Tensor, "batch chain d_out"]:
-        """The outputs at the scored role."""
+        """Return the outputs at the scored role."""
         changed, _ = self._run(circuit, base)
         residual = (base.streams[-1] | changed[-1])[SCORED_ROLE]
         if self.cfg.normalization_type is not None:
@@ -133,10 +133,10 @@ class RoleRuns:
 
     @torch.no_grad()
     def _run(self, circuit: Circuit, base: RoleBase) -> tuple[list[Stream], list[set[int]]]:
-        """Run a circuit; computes the parts of the base that are needed and still missing.
+        """Run a circuit, and compute the parts of the base that it needs and that are missing.
 
-        Returns, before each layer and after the last, the stream where it is needed and differs
-        from the base, and all roles in which it differs.
+        Returns, before each layer and after the last, the stream of affected and needed roles, and
+        the set of all affected roles.
         """
         rows = self._rows(circuit)
         needed = self._needed(rows)
@@ -162,7 +162,7 @@ class RoleRuns:
         return [[rows(layer, head) for head in heads] for layer in layers]
 
     def _affected(self, rows: LayerRows, base: LayerRows, affected: set[int]) -> set[int]:
-        """Roles whose stream after a layer differs from the base's, given those before it."""
+        """Return the roles affected after a layer, given those affected before it."""
         return affected | {
             dest
             for dest in range(self.n_roles)
@@ -173,7 +173,7 @@ class RoleRuns:
         }
 
     def _needed(self, rows: list[LayerRows]) -> list[set[int]]:
-        """The roles whose residuals before layer l the answer depends on, for l = 0..n_layers."""
+        """Return the roles on which the answer depends before layer l, for l = 0..n_layers."""
         needed = [{SCORED_ROLE}]
         for layer in reversed(rows):
             sources = (self._sources(row[dest], dest) for row in layer for dest in needed[0])
@@ -184,7 +184,7 @@ class RoleRuns:
         return {src for src, _ in row.sources} if row.mechanism is None else self.visible[dest]
 
     def _layer(self, layer: int, stream: Stream, rows: LayerRows, dests: list[int]) -> Stream:
-        """The residual stream after a layer at some roles, from that before it and heads' rows."""
+        """Compute the residual stream after a layer at some roles, from the one before it."""
         block = self.model.blocks[layer]
 
         @cache
@@ -208,7 +208,7 @@ class RoleRuns:
         dests: list[int],
         normalized: Callable[[int], Tensor],
     ) -> Float[Tensor, "dest batch chain d_model"]:
-        """What a head writes at some roles."""
+        """Compute what a head writes at some roles."""
 
         def read(letter: str, roles: list[int]) -> Float[Tensor, "batch pos d_head"]:
             weights, biases = getattr(attn, f"W_{letter}"), getattr(attn, f"b_{letter}")
@@ -244,14 +244,14 @@ class RoleRuns:
     def _between(
         self, table: Shaped[Tensor, "batch pos pos"], dests: list[int], sources: list[int]
     ) -> Shaped[Tensor, "batch dest src"]:
-        """The part of a mask or pattern, with positions by role, between those of some roles."""
+        """Select the part of a mask or pattern between the positions of some roles."""
         shape = (self.n_roles, self.n_chains)
         by_role: Tensor = table.unflatten(2, shape).unflatten(1, shape)
         return by_role[:, dests][:, :, :, sources].flatten(3, 4).flatten(1, 2)
 
     def _pattern(self, mechanism: Mechanism) -> Float[Tensor, "batch pos pos"]:
-        """A mechanism's pattern, with positions by role."""
-        pattern = pattern_of(mechanism, self.where).expand(len(self.positions), -1, -1)
+        """Return a mechanism's pattern, with positions in the order of roles."""
+        pattern = pattern_of(mechanism, self.pattern_positions).expand(len(self.positions), -1, -1)
         example = torch.arange(len(pattern), device=pattern.device)[:, None, None]
         return pattern[example, self.positions[:, :, None], self.positions[:, None, :]]
 

@@ -1,4 +1,4 @@
-"""What a loss means: what knowing nothing loses, and below which loss a circuit works."""
+"""What a loss means: the loss of a model that knows nothing, and the tolerance of a circuit."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -17,25 +17,25 @@ from retrieval_interp.tasks import Batch, Task
 from retrieval_interp.tasks.structured import check_tolerance
 
 ExampleLosses = Float[Tensor, " batch"]  # the loss of every example
-KEPT = 0.95
-_RELEVANT = 0.01  # of what was learned; losses that differ by less are as good
+KEPT = 0.95  # share of what was learned that a circuit has to keep, where a task has no tolerance
+_RELEVANT = 0.01  # share of what was learned; losses that differ by less count as equal
 
 
 class Uninformed(NamedTuple):
-    """The loss of a model that knows nothing, what such a model is, and each example's loss."""
+    """The loss of a model that knows nothing."""
 
     loss: float
-    what: str
-    each: ExampleLosses
+    what: str  # what such a model is, such as "every head uniform"
+    by_example: ExampleLosses
 
 
 def uninformed_loss(
     model: HookedModel, task: Task, batch: Batch, losses: Callable[[Circuit], ExampleLosses]
 ) -> Uninformed:
-    """The task's plateau, or the better of the best constant output and of every head uniform.
+    """Return the task's plateau, or the loss of the best constant output, or of uniform heads.
 
-    A model that loses nothing with every head uniform attends uniformly already; then the constant
-    counts. `losses` gives the model's loss on each example with a circuit in place.
+    The lower of the last two; but if this model loses nothing with every head uniform, it attends
+    uniformly anyway, and the constant counts. `losses` measures the model with a circuit in place.
     """
     if task.plateau is not None:
         guessing = torch.full((len(batch),), task.plateau, device=batch.inputs.device)
@@ -43,32 +43,32 @@ def uninformed_loss(
     empty = Circuit.empty(task)
     blind = losses(replace(empty, mechanisms=dict.fromkeys(heads_of(model), UNIFORM)))
     rise = blind - losses(empty)
-    lost = float(rise.mean()) > 2 * standard_error(rise)
+    rises = float(rise.mean()) > 2 * standard_error(rise)
     constant = constant_losses(task, batch, model.cfg.d_vocab_out)
-    if constant.mean() < blind.mean() or not lost:
+    if constant.mean() < blind.mean() or not rises:
         return Uninformed(float(constant.mean()), "the best constant output", constant)
     return Uninformed(float(blind.mean()), "every head uniform", blind)
 
 
 @torch.enable_grad()
 def constant_losses(task: Task, batch: Batch, d_out: int) -> ExampleLosses:
-    """The losses of the best output that is the same everywhere, or of zeros, a guess.
+    """Return the losses of the best output that is the same everywhere, or of zeros if lower.
 
-    It is fitted on each half of the examples and measured on the other one.
+    The output is fitted on each half of the examples and measured on the other.
     """
     zeros = torch.zeros(d_out, device=batch.inputs.device)
-    guess = _constant_losses(task, batch, zeros).mean(dim=1)
+    of_zeros = _constant_losses(task, batch, zeros).mean(dim=1)
     first, second = batch.parts(-(-len(batch) // 2)) if len(batch) > 1 else (batch, batch)
     try:
         fits = [_fitted(task, fitted, zeros) for fitted in (second, first)]
-    except RuntimeError:  # there is nothing to differentiate
-        return guess
+    except RuntimeError:  # the loss has no gradient
+        return of_zeros
     parts = [_constant_losses(task, part, fit) for part, fit in zip((first, second), fits)]
-    return min(guess, torch.cat(parts)[: len(batch)].mean(dim=1), key=torch.mean)
+    return min(of_zeros, torch.cat(parts)[: len(batch)].mean(dim=1), key=torch.mean)
 
 
 def _fitted(task: Task, batch: Batch, start: Float[Tensor, " d_out"]) -> Float[Tensor, " d_out"]:
-    """The constant output with the lowest loss on a batch, given a standard normal prior."""
+    """Fit the constant output with the lowest loss on a batch, given a standard normal prior."""
     constant = start.clone().requires_grad_()
     steps = torch.optim.LBFGS([constant], max_iter=40, line_search_fn="strong_wolfe")
 
@@ -91,47 +91,47 @@ def _constant_losses(
 
 
 def kept_share(loss: float, intact: float, uninformed: float) -> float:
-    """The share of what was learned that is kept; NaN if nothing was learned."""
+    """Return the share of what was learned that is kept; NaN if nothing was learned."""
     learned = uninformed - intact
     return (uninformed - loss) / learned if learned > 0 else float("nan")
 
 
 def is_better(loss: float, se: float, intact: float, uninformed: float) -> bool:
-    """Whether a loss is clearly below the intact model's, and by enough to matter.
+    """Whether a loss is below the intact model's by two standard errors and 1% of what was learned.
 
-    By two standard errors (`se` is that of the difference) and by 1% of what the model has learned.
+    `se` is the standard error of the difference.
     """
     learned, gain = uninformed - intact, intact - loss
     return learned > 0 and gain > max(2 * se, _RELEVANT * learned)
 
 
 def tolerance_of(task: Task, intact: float, uninformed: float) -> float:
-    """The loss that a working circuit stays below: the task's, or that which keeps 95%."""
+    """Return the task's tolerance, or the loss at which 95% of what was learned is kept."""
     return uninformed - KEPT * (uninformed - intact) if task.tolerance is None else task.tolerance
 
 
 def has_learned(intact: ExampleLosses, uninformed: Uninformed) -> bool:
     """Whether a model does better than one that knows nothing, by two standard errors.
 
-    They are of the difference, example by example.
+    The standard error is that of the difference, example by example.
     """
-    ahead = uninformed.each - intact
-    return float(ahead.mean()) > 2 * standard_error(ahead)
+    lead = uninformed.by_example - intact
+    return float(lead.mean()) > 2 * standard_error(lead)
 
 
-def unlearned_text(intact: float, nothing: float, what: str, loss_name: str) -> str:
-    """That a model with this loss, where `what` knows nothing, has not learned the task."""
+def unlearned_text(intact: float, nothing: float, description: str, loss_name: str) -> str:
+    """Say that a model has not learned the task; `description` names the one that knows nothing."""
     return (
         f"The model has not learned the task: its {loss_name} of {intact:.4f} is not clearly below "
-        f"that of knowing nothing, {nothing:.4f} ({what})."
+        f"that of knowing nothing, {nothing:.4f} ({description})."
     )
 
 
 class Bar:
-    """The tolerance, or the loss of knowing nothing if it is lower; others are compared with it.
+    """The loss that circuits must stay below: the tolerance, or that of knowing nothing if lower.
 
-    Where no one has stated a tolerance, the intact model sets it on the same examples, and the
-    error is that of the excess over the intact model, example by example.
+    If no tolerance is stated, it depends on the intact model's loss on the same examples. Standard
+    errors then are those of the excess over the intact model, example by example.
     """
 
     def __init__(
@@ -145,13 +145,13 @@ class Bar:
         self._common = intact if relative else torch.zeros_like(intact)
 
     def above(self, losses: Float[Tensor, " few"], errors: float = 0.0) -> float:
-        """How far losses of the first examples, or of all, are above it, plus some errors."""
+        """Return how far losses, of all or the first examples, are above it, plus some errors."""
         rise = losses - self._common[: len(losses)]
         allowed = self.loss - float(self._common.mean())
         return float(rise.mean()) + errors * standard_error(rise) - allowed
 
     def side(self, losses: Float[Tensor, " few"]) -> bool | None:
-        """Whether losses are above it (True) or below (False), by two standard errors, or None."""
+        """Whether losses are above the bar (True) or below by two standard errors; else None."""
         if self.above(losses, -2.0) > 0:
             return True
         return False if self.above(losses, 2.0) < 0 else None

@@ -1,4 +1,4 @@
-"""A workbench for circuit discovery: look, suppose, score, discover, draw, save.
+"""A workbench for circuit discovery: suppose a circuit, and measure, draw, search and save it.
 
 Every method returns something that a notebook draws and a terminal prints; nothing is printed here.
 """
@@ -73,10 +73,10 @@ def open(
     Args:
         what: a shipped name (`small`), a checkpoint file, a run folder, a loaded `Checkpoint`, or
             any hooked model, which then needs its task.
-        task: what the model was trained on; checkpoints bring their own. Or a prompt: then the
-            examples are changes of one of its words, and nothing is kept of what heads do.
+        task: what the model was trained on; checkpoints have their own. Or a prompt: then the
+            examples are changes of one of its words, and all heads are patched from these at first.
         answer: what follows a prompt; by default what the model says.
-        place: the words of a prompt that are changed; by default the word on which most hangs.
+        place: words of a prompt to change; by default the one on which the answer depends most.
         examples: how many examples of the `test` split to measure on; `seed` says which.
         tolerance: the loss that a working circuit stays below; by default the task's, or else the
             loss at which 95% of what the model has learned is kept.
@@ -114,10 +114,10 @@ def open(
         opened = f"model, {question.prompt!r}, {asked}"
     if not name:
         given = getattr(what.cfg, "model_name", None)
-        unnamed = given in (None, "", "custom", "native")  # HookedTransformers' and bridges' own
+        unnamed = given in (None, "", "custom", "native")  # names that TransformerLens gives
         name = f"{type(task).__name__} model" if unnamed else Path(str(given)).name
-    how = examples, seed, tolerance, progress
-    bench = Workbench(what, task, name, opened, training, *how, question)
+    options = examples, seed, tolerance, progress
+    bench = Workbench(what, task, name, opened, training, *options, question)
     if question is not None:
         bench.keep()
     return bench
@@ -132,21 +132,21 @@ class _Step(NamedTuple):
 
 @dataclass(eq=False, repr=False)
 class Workbench:
-    """A model and the circuit supposed so far: change it, measure it, draw it, keep it.
+    """A model and the circuit supposed so far, which can be changed, measured, drawn and saved.
 
-    `refresh` of each of the `listeners` is called after a change.
+    After a change `refresh` of each of the `listeners` is called.
     """
 
     model: Any
     task: Task
     name: str
-    opened: str  # what `open` was given
-    training: Mapping[str, Any]
+    opened: str  # the first arguments of `open`, as code
+    training: Mapping[str, Any]  # a checkpoint's training record
     examples: int
     seed: int
-    stated: float | None  # tolerance; None where each set of examples has its own
+    stated: float | None  # the tolerance that was stated; None if it depends on the examples
     progress: Progress
-    question: PromptQuestion | None = None  # whose pairs are the task
+    question: PromptQuestion | None = None  # of a prompt; its pairs are the task
 
     def __post_init__(self) -> None:
         check_sampling(self.examples, self.seed, self.stated)
@@ -169,18 +169,18 @@ class Workbench:
         self._steps = [self._measured(self._plain_scorer.empty_circuit)]
         self._undone: list[_Step] = []
         self._score: CircuitScore | None = None
-        self._controls = 20  # random circuits of that score
+        self._controls = 20  # number of random circuits of that score
 
     @property
     def scorer(self) -> Scorer:
-        """What measures the current circuit."""
+        """The scorer of the current circuit."""
         return self._scorer_for(self.circuit)
 
     @property
     def batch(self) -> Batch:
-        """The examples of the `test` split that everything is measured on.
+        """The examples of the `test` split on which everything is measured.
 
-        They hold the attention on counterfactual prompts where the circuit keeps some of it.
+        They have the attention on counterfactual prompts if the circuit patches heads from it.
         """
         return self.scorer.batch
 
@@ -194,7 +194,7 @@ class Workbench:
 
     @cached_property
     def _counterfactual_scorer(self) -> Scorer:
-        """Of the same examples with the counterfactual's attention; its runs are slower."""
+        """The scorer of the same examples with the counterfactuals' attention; it is slower."""
         batch = with_counterfactual(self.model, self._plain_scorer.batch, self.counterfactual)
         return Scorer(self.model, self.task, batch)
 
@@ -203,9 +203,9 @@ class Workbench:
 
     @cached_property
     def _losses_of_nothing(self) -> Float[Tensor, " batch"]:
-        """The losses with all heads as on the counterfactual prompts."""
+        """The losses with all heads patched from the counterfactual prompts."""
         nothing = keeping(self._plain_scorer.empty_circuit, self.heads, ())
-        return self._counterfactual_scorer.each(nothing)
+        return self._counterfactual_scorer.losses_by_example(nothing)
 
     @cached_property
     def tolerance(self) -> float:
@@ -218,15 +218,15 @@ class Workbench:
     def uninformed(self) -> Uninformed:
         """The loss of a model that knows nothing."""
         plain = self._plain_scorer
-        return uninformed_loss(self.model, self.task, plain.batch, plain.each)
+        return uninformed_loss(self.model, self.task, plain.batch, plain.losses_by_example)
 
     @cached_property
     def unlearned_text(self) -> str:
-        """That the model has not learned the task; empty if it has."""
+        """The sentence that the model has not learned the task; empty if it has."""
         if has_learned(self._intact, self.uninformed):
             return ""
-        known = self.intact_loss, *self.uninformed[:2]
-        return unlearned_text(*known, self.task.loss_name)
+        loss, description, _ = self.uninformed
+        return unlearned_text(self.intact_loss, loss, description, self.task.loss_name)
 
     @property
     def circuit(self) -> Circuit:
@@ -261,18 +261,18 @@ class Workbench:
 
     @cached_property
     def intact_attention(self) -> Float[Tensor, "layer head dest src"]:
-        """Mean attention by role of the intact model, on the CPU; zero where it is forbidden."""
+        """Mean attention by role of the intact model, on the CPU; 0 along paths that are masked."""
         attention = circuits.mean_attention(self.model, self.batch).cpu()
         return allowed_attention(attention, self.batch, self.model)
 
     def mean_attention(self, with_circuit: bool) -> Float[Tensor, "layer head dest src"]:
-        """Mean attention by role of the intact model or with the circuit in place, on the CPU."""
+        """Measure mean attention by role, intact or with the circuit in place; on the CPU."""
         if not with_circuit:
             return self.intact_attention
         return circuits.mean_attention(self.model, self.batch, self.circuit).cpu()
 
     def loss_with(self, *lines: str | Circuit) -> float:
-        """The loss if these lines, or another circuit, were supposed; nothing changes."""
+        """Measure the loss if these lines, or another circuit, were supposed; nothing changes."""
         self._check_unchanged()
         circuit = self.parse(*lines)
         return self._scorer_for(circuit).loss(circuit)
@@ -289,7 +289,7 @@ class Workbench:
         return f'{text}<div class="scroll">{self.drawing()}</div>'
 
     def state(self) -> str:
-        """The loss, how much is replaced or recovered, and whether there is anything to find."""
+        """Say in a line what the loss is, and how much is replaced or recovered."""
         _, loss, se, better = self._steps[-1]
         text = f"{self.task.loss_name} {with_error(loss, se)}"
         below = f"{'' if loss < self.tolerance else 'not '}below {self.tolerance:.4g}"
@@ -304,7 +304,7 @@ class Workbench:
         return f"{text}. {self.unlearned_text}" if self.unlearned_text else text
 
     def _recovered(self) -> str:
-        """The share of what the counterfactual takes away that the circuit brings back."""
+        """Say which share of the loss due to the counterfactual the circuit recovers."""
         lost = self._losses_of_nothing - self._intact
         gap, shown = float(lost.mean()), self.counterfactual_of(0)
         nothing = self.intact_loss + gap
@@ -325,17 +325,17 @@ class Workbench:
         return (inspect.getdoc(type(self.task).counterfactual) or "").split("\n")[0]
 
     def counterfactual_of(self, example: int) -> str:
-        """An example's counterfactual in words, if the circuit needs it and words tell it apart."""
+        """Return an example's counterfactual in words, if the circuit patches heads from it."""
         if not keeps_some(self.circuit):
             return ""
-        prompt, other = (
+        prompt, counterfactual = (
             " ".join(position_labels(self.model, self.task, batch[[example]], 0))
             for batch in (self.batch, self.counterfactual)
         )
-        return other if other != prompt else ""
+        return counterfactual if counterfactual != prompt else ""
 
     def drawing(self) -> str:
-        """The current circuit as SVG, with its scores if they have been taken."""
+        """Draw the current circuit as SVG, with its scores if they have been taken."""
         n_layers, task, order = self.model.cfg.n_layers, self.task, self.order
         if self.scored is not None:
             return score_drawing(self.scored, n_layers, task, order, self.batch)
@@ -356,10 +356,10 @@ class Workbench:
         return self._change(self.parse(*lines))
 
     def parse(self, *lines: str | Circuit) -> Circuit:
-        """The circuit that lines as in `suppose` make of the current one, which stays as it is."""
-        several: Any = lines[0] if len(lines) == 1 and isinstance(lines[0], list) else lines
+        """Return what lines as in `suppose` would make of the current circuit."""
+        items: Any = lines[0] if len(lines) == 1 and isinstance(lines[0], list) else lines
         circuit = self.circuit
-        for given in several:
+        for given in items:
             circuit = given if isinstance(given, Circuit) else circuit
             text = "" if isinstance(given, Circuit) else str(given).strip() or "''"
             for line in text.splitlines():
@@ -372,23 +372,23 @@ class Workbench:
         return circuit
 
     def _mean_of(self, head: Head, kind: str) -> Mechanism:
-        """A head's mean attention by position or by role in the intact model."""
+        """Return a head's mean attention by position or by role in the intact model."""
         if kind == "role-mean":
             return role_mean(self.intact_attention[head])
         return position_means(self.model, self.batch)[head]
 
     def remove(self, path: str) -> View:
         """Remove a path such as `L1.H0 s0<-s2`; a head without paths becomes original again."""
-        head, asked = parse_head_path(path, self.task)
+        head, role_path = parse_head_path(path, self.task)
         mechanism = self.circuit[head]
-        if asked not in mechanism.paths:
+        if role_path not in mechanism.paths:
             raise InputError(f"expected a path of the circuit, found {path!r:.60}")
-        rest = mechanism.without(asked)
-        stays = rest.paths or not mechanism.follows_paths
-        return self._change(self.circuit.replace(head, rest if stays else ORIGINAL))
+        reduced = mechanism.without(role_path)
+        stays = reduced.paths or not mechanism.follows_paths
+        return self._change(self.circuit.replace(head, reduced if stays else ORIGINAL))
 
     def keep(self, *units: str) -> View:
-        """Let all heads attend as on counterfactual prompts, but for what these units keep.
+        """Patch all heads from counterfactual prompts, except for these units, which are kept.
 
         Args:
             units: heads, rows or paths as `ri.why` finds them: `L2.H0`, `L2.H0 s0`, `L2.H0 s0<-s2`.
@@ -403,11 +403,11 @@ class Workbench:
         """Ask about another place of the prompt, and begin anew with nothing kept."""
         if self.question is None:
             raise InputError("ask: expected a prompt, as in ri.open(model, prompt), found a task")
-        asked = self.question
-        how: Any = {"seed": self.seed, "tolerance": self.stated, "progress": self.progress}
-        fresh = open(self.model, asked.prompt, answer=asked.word, place=place, **how)
+        question = self.question
+        options: Any = {"seed": self.seed, "tolerance": self.stated, "progress": self.progress}
+        fresh = open(self.model, question.prompt, answer=question.word, place=place, **options)
         assert fresh.question is not None
-        self.question = replace(fresh.question, places=asked.places)  # all that were tried
+        self.question = replace(fresh.question, places=question.places)  # all that were tried
         self.task, self.examples = fresh.task, fresh.examples
         self._begin()
         return self.keep()
@@ -429,16 +429,16 @@ class Workbench:
         return self._changed_from(before)
 
     def check_head(self, head: Head) -> Head:
-        """Refuse a head that the model does not have."""
+        """Check that the model has a head, and return it."""
         if head not in self.heads:
             expected = f"{self.heads[0]} to {self.heads[-1]}"
             raise InputError(f"expected a head from {expected}, found {head}")
         return head
 
     def _measured(self, circuit: Circuit) -> _Step:
-        """Run a circuit, and keep what runs of others that differ little can use again."""
-        measuring = self._scorer_for(circuit)
-        loss, losses = measuring.rebase(circuit), measuring.base_losses.mean(dim=1)
+        """Run a circuit as the base of later runs (`Scorer.rebase`), and return its loss."""
+        scorer = self._scorer_for(circuit)
+        loss, losses = scorer.rebase(circuit), scorer.base_losses.mean(dim=1)
         gain, intact = self._intact - losses, float(self._intact.mean())
         better = float(gain.mean()) > 2 * standard_error(gain)
         better = better and is_better(loss, 0.0, intact, self.uninformed.loss)
@@ -451,7 +451,7 @@ class Workbench:
             )
 
     def _fingerprint(self) -> tuple[Any, ...]:
-        """The model's hooks, and counters that change when a weight is written to."""
+        """Return the model's hooks, and counters that change when a weight is written to."""
         points = hook_points(self.model).values()
         hooked = tuple(id(point) for point in points if point.has_hooks())
         return hooked, versions(self.model.parameters())
@@ -482,14 +482,14 @@ class Workbench:
 
         Args:
             strategy: as of `ri.discover`.
-            choices: as `ri.discover` takes them, such as `time=60`, `heads=["L0.H0", "L2.H0"]`,
-                or `shared=False` for one-hot paths only.
+            choices: options of `ri.discover`, such as `time=60`, `heads=["L0.H0", "L2.H0"]`, or
+                `shared=False` for one-hot paths only.
         """
         search = circuits.Search(self.model, self.task, self.search_options(**choices), strategy)
         return self.take(search.run(self.progress))
 
     def search_options(self, **choices: Any) -> SearchOptions:
-        """The options of a search by `discover`."""
+        """Return the options of a search by `discover`."""
         self._check_unchanged()
         from_data(SearchOptions, {n: c for n, c in choices.items() if n != "heads"}, "discover")
         defaults = {"tolerance": self.stated, "examples": self.examples, "seed": self.seed}
@@ -512,10 +512,10 @@ class Workbench:
         examples: int | Sequence[int] = (0, 1, 2, 3),
         with_circuit: bool = False,
     ) -> View:
-        """Attention on some examples of the batch in circuitsvis, with roles as tokens.
+        """Show the attention on some examples of the batch in circuitsvis, with roles as tokens.
 
-        With the circuit in place or, by default, of the intact model, in one layer or all. The
-        view's `data` is the attention, [example head dest src].
+        In one layer or all, of the intact model or with the circuit in place. The view's `data` is
+        the attention, [example head dest src].
         """
         chosen = list(examples) if isinstance(examples, Iterable) else [examples]
         layers = None if layer is None else [layer]
@@ -523,7 +523,7 @@ class Workbench:
         return attention_view(self.model, self.task, self.batch, chosen, layers, circuit)
 
     def roles(self, layer: int | None = None, with_circuit: bool = False) -> View:
-        """Mean attention by role, one heat map per head, with the circuit's paths framed.
+        """Show mean attention by role, one heat map per head, with the circuit's paths framed.
 
         The view's `data` is the attention, [layer head dest src]; arguments as in `attention`.
         """
@@ -538,31 +538,30 @@ class Workbench:
     def ablations(self, least: float = 0.05) -> View:
         """Replace each head, and cut each path, one at a time, in the intact model.
 
-        Paths with less mean attention than `least` are not cut. The view's `data` is what
-        `ri.ablations` gives.
+        Paths with less mean attention than `least` are not cut. The view's `data` is the
+        `Ablations`.
         """
         self._check_unchanged()
         least = from_data(float, least, "least")
-        found = circuits.ablations(self.model, self.task, self.batch, least, self.progress)
-        return ablations_view(found, self.task)
+        scores = circuits.ablations(self.model, self.task, self.batch, least, self.progress)
+        return ablations_view(scores, self.task)
 
     def why(self, **choices: Any) -> View:
-        """Which heads and paths the answers come from, by attention from a counterfactual prompt.
+        """Find the heads and paths that the answers come from, by patching from counterfactuals.
 
-        `choices` are as `ri.why` takes them, such as `keep=0.9` or `upto="heads"`. The view's
-        `data` is an `Explanation`.
+        `choices` are options of `ri.why`, such as `keep=0.9` or `upto="heads"`. The view's `data`
+        is an `Explanation`.
         """
         self._check_unchanged()
-        how = {"seed": self.seed, "progress": self.progress, **choices}
-        found = circuits.why(self.model, self.task, **how)
-        return why_view(found, self.model)
+        options = {"seed": self.seed, "progress": self.progress, **choices}
+        explanation = circuits.why(self.model, self.task, **options)
+        return why_view(explanation, self.model)
 
     def score(self, controls: int = 20, *, progress: Progress | None = None) -> View:
-        """Score the current circuit: each head, each path ablated both ways, and a control.
+        """Score the current circuit as `ri.score_circuit` does, compared with random circuits.
 
-        `controls` random circuits are compared with it. The view's `data` is the `CircuitScore`;
-        see `ri.score_circuit` for what it holds. With nothing supposed, the view says so and scores
-        the intact model.
+        `controls` is their number. The view's `data` is the `CircuitScore`. If no circuit is
+        supposed, the view says so and has the scores of the intact model.
         """
         self._check_unchanged()
         if type(controls) is not int or controls < 0:
@@ -582,18 +581,18 @@ class Workbench:
         return View(f"Circuit of {self.name}", html, text, score)
 
     def take_score(self, score: CircuitScore, controls: int = 20) -> None:
-        """Keep a score, which is shown as long as its circuit is the current one."""
+        """Store a score, which is shown as long as its circuit is the current one."""
         self._score, self._controls = score, controls
         self._tell_listeners()
 
     def alternatives(self, **choices: Any) -> View:
-        """Other circuits that cost as much as the current one and hold; see `ri.alternatives`."""
+        """Find other circuits of the same cost below the tolerance; see `ri.alternatives`."""
         self._check_unchanged()
         sampling = {"examples": self.examples, "seed": self.seed}
-        how = {"tolerance": self.stated, "progress": self.progress, **sampling, **choices}
-        others = circuits.alternatives(self.model, self.task, self.circuit, **how)
-        text = others.text(self.task)
-        return View(f"Others as simple, {self.name}", f"<pre>{escape(text)}</pre>", text, others)
+        options = {"tolerance": self.stated, "progress": self.progress, **sampling, **choices}
+        alike = circuits.alternatives(self.model, self.task, self.circuit, **options)
+        text = alike.text(self.task)
+        return View(f"Others as simple, {self.name}", f"<pre>{escape(text)}</pre>", text, alike)
 
     def report(self, path: str | Path) -> Path:
         """Score the circuit and write the report of `ablate --report`: a page without network."""
@@ -620,7 +619,7 @@ class Workbench:
         return "bench.load('circuit.json'); "
 
     def explore(self) -> Any:
-        """The explorer: in a notebook a widget (needs anywidget), else a page until Ctrl-C."""
+        """Open the explorer: a widget in a notebook (needs anywidget), else a page until Ctrl-C."""
         try:
             asyncio.get_running_loop()
         except RuntimeError:

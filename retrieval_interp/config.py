@@ -1,4 +1,4 @@
-"""Sizes of a transformer, recipes of training runs, the paper's and ours; loads nothing heavy."""
+"""Sizes of transformers and recipes of training runs, the paper's and ours; imports no torch."""
 
 import math
 from dataclasses import dataclass, field, replace
@@ -39,6 +39,7 @@ class ModelConfig:
 
     @property
     def head_width(self) -> int:
+        """The width of a head."""
         return self.d_head if self.d_head is not None else self.d_model // self.heads
 
 
@@ -99,7 +100,7 @@ class Recipe:
             )
 
     def learning_rate_at(self, step: int) -> float:
-        """The learning rate of a step, counted from 0."""
+        """Return the learning rate of a step, counted from 0."""
         rate = self.learning_rate * min(1.0, (step + 1) / (self.warmup + 1))
         if self.schedule == "cosine":
             rate *= 0.5 * (1 + math.cos(math.pi * step / self.steps))
@@ -108,9 +109,8 @@ class Recipe:
         return rate
 
 
-# What the paper does not state
-_UNSTATED = ("base", "warmup", "schedule", "cooldown", "precision", "init")
-_PRIVATE = ("seed", "log_every", "checkpoint_every", "validation_examples")
+_UNSTATED = ("base", "warmup", "schedule", "cooldown", "precision", "init")  # not in the paper
+_NOT_COMPARED = ("seed", "log_every", "checkpoint_every", "validation_examples")
 
 _ABC = Recipe(
     task=RetrievalTask(steps=3),
@@ -150,7 +150,7 @@ PAPER: dict[str, Recipe] = {
 
 
 def _with_base(recipe: Recipe, base: float, **changes: Any) -> Recipe:
-    """A recipe with another base of the rotary encoding: below 10,000 models learn sooner."""
+    """Return a recipe with another base of the position encoding: lower ones are learned sooner."""
     return replace(recipe, task=replace(cast(RetrievalTask, recipe.task), base=base), **changes)
 
 
@@ -218,20 +218,20 @@ PRESETS: dict[str, Recipe] = {
 
 
 def departures(recipe: Recipe, paper: Recipe) -> dict[str, tuple[Any, Any]]:
-    """How our recipe differs from one of `PAPER`: our value and the paper's (None if it has none).
+    """Return how our recipe differs from one of `PAPER`: our value and the paper's, or None.
 
-    Seeds and what is only measured are left out.
+    Seeds are left out, and what affects only measurements.
     """
     ours, theirs = _flat(recipe), _flat(paper)
     return {
         name: (value, None if name in _UNSTATED else theirs.get(name))
         for name, value in ours.items()
-        if name not in _PRIVATE and value != theirs.get(name)
+        if name not in _NOT_COMPARED and value != theirs.get(name)
     }
 
 
 def _flat(recipe: Recipe) -> dict[str, Any]:
     parts = to_data(recipe)
     task = {"D" if name == "steps" else name: value for name, value in parts.pop("task").items()}
-    # A derived width is no setting of its own.
+    # The default width, which is derived, is written out, so that equal widths are equal.
     return {**parts.pop("model"), "d_head": recipe.model.d_head, **task, **parts}

@@ -1,4 +1,4 @@
-"""Building the models to train: GPT-2 blocks over continuous vectors or tokens (section 7.1)."""
+"""Build the models to train: GPT-2 blocks that read vectors or tokens (section 7.1)."""
 
 import re
 from collections.abc import Sequence
@@ -22,9 +22,9 @@ def build_model(
     device: str | torch.device = "cpu",
     init: Init = "gpt2",
 ) -> HookedModel:
-    """A freshly initialized model for a task; the same seed gives the same weights on any device.
+    """Build a model for a task, initialized; the same seed gives the same weights on any device.
 
-    For a task on tokens it has a tokenizer of the task's words, and a learned positional embedding
+    For a task in tokens it has a tokenizer of the task's words, and a learned positional embedding
     that starts as sinusoids. It is a HookedTransformer, or with TransformerLens 4 a bridge.
 
     Args:
@@ -44,7 +44,7 @@ def build_model(
 def initial_weights(
     config: ModelConfig, task: TrainingTask, seed: int, init: Init
 ) -> PlainTransformer:
-    """The weights of `build_model`, drawn in the order in which a HookedTransformer draws them."""
+    """Draw the weights of `build_model`, in the order in which a HookedTransformer draws them."""
     plain = empty_weights(config, task)
     weights = {name: weight for name, weight in plain.named_parameters() if ".W_" in name}
     with torch.random.fork_rng(devices=[]):
@@ -67,7 +67,7 @@ def initial_weights(
 
 
 def empty_weights(config: ModelConfig, task: TrainingTask) -> PlainTransformer:
-    """The weights of a model for a task, zeros at first."""
+    """Make the weights of a model for a task, all zero."""
     return plain_transformer(
         not isinstance(task, TokenTask),
         n_layers=config.layers,
@@ -83,12 +83,12 @@ def empty_weights(config: ModelConfig, task: TrainingTask) -> PlainTransformer:
 
 
 def tokenizer_of(task: TrainingTask) -> Any:
-    """The tokenizer of a task's words; None for a task on vectors."""
+    """Return a tokenizer of a task's words; None for a task in vectors."""
     return word_tokenizer(task.vocabulary, BEGIN) if isinstance(task, TokenTask) else None
 
 
 def word_tokenizer(words: Sequence[str], begin: str) -> Any:
-    """A Hugging Face tokenizer of whole words separated by whitespace; nothing is downloaded.
+    """Make a Hugging Face tokenizer of whole words separated by whitespace, without a download.
 
     `words` are in the order of their ids; `begin` is put before every text, and pads and ends it.
     """

@@ -1,4 +1,4 @@
-"""Training by a recipe, compiled, resumed exactly where a run folder holds a state."""
+"""Train a model by a recipe, compiled; a run folder is resumed exactly where it stopped."""
 
 import ctypes
 import math
@@ -28,7 +28,7 @@ from retrieval_interp.tasks.structured import to_data
 
 
 def keep_freed_memory() -> None:
-    """Let glibc keep freed memory of this process; otherwise each step gets it page by page."""
+    """Let glibc keep freed memory, so that steps need not get it again page by page."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
     if mallopt is not None:
         mallopt(-3, 2**30)  # M_MMAP_THRESHOLD
@@ -37,7 +37,7 @@ def keep_freed_memory() -> None:
 
 @contextmanager
 def tf32(device: torch.device) -> Iterator[None]:
-    """Round factors of float32 products on CUDA, for training alone: all else stays float32."""
+    """Allow TF32 in matrix products on CUDA, for training only; all else stays float32."""
     before = torch.get_float32_matmul_precision()
     if device.type == "cuda":
         torch.set_float32_matmul_precision("high")
@@ -48,10 +48,10 @@ def tf32(device: torch.device) -> Iterator[None]:
 
 
 def compiled(model: nn.Module, inputs: Tensor) -> Callable[[Tensor], Tensor]:
-    """The model compiled for inputs like these, or, with a warning, the model itself on failure.
+    """Compile a model for inputs like these; if that fails, warn and return the model itself.
 
     Earlier compilations of this process are dropped: torch counts all models of a class together
-    and runs the ninth (of other depths or sizes) uncompiled.
+    and would run the ninth (of other depths or sizes) uncompiled.
     """
     # einops registers a type on first use, which in compiled code would trigger a recompilation.
     rearrange(nn.Parameter(torch.zeros(1)), "one -> one")
@@ -69,7 +69,7 @@ def compiled(model: nn.Module, inputs: Tensor) -> Callable[[Tensor], Tensor]:
         model.zero_grad()
 
 
-FINAL_STEPS = 100
+FINAL_STEPS = 100  # over which final losses are averaged
 OnStep = Callable[[int, dict[str, Any] | None], None]
 
 
@@ -84,9 +84,9 @@ class Trained:
 
 
 def step_indices(recipe: Recipe, step: int, orders: dict[int, Tensor]) -> Int[Tensor, " batch"]:
-    """Which training examples a step sees: a fresh order of the training set every epoch.
+    """Return the training examples of a step, from a fresh order of the training set every epoch.
 
-    `orders` keeps the last epoch's.
+    `orders` keeps the order of the last epoch.
     """
     epoch, place = divmod(step, recipe.examples // recipe.batch)
     if epoch not in orders:
@@ -197,7 +197,7 @@ def _train(
 
 
 def _result(metrics: list[dict[str, Any]], step: int) -> dict[str, Any]:
-    """The end of a training record: the step, and losses averaged over the last 100 steps."""
+    """Return the end of a training record: the step, and losses averaged over the last 100."""
     last = [row for row in metrics if step - FINAL_STEPS < row["step"] <= step]
     if not last:
         return {"step": step}

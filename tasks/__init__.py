@@ -17,7 +17,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 
 def lazy_names(package: str, file: str) -> tuple[Callable[[str], Any], list[str]]:
-    """The `__getattr__` and `__all__` of a package with names in `__init__.pyi` (PEP 562)."""
+    """Return `__getattr__` and `__all__` of a package that lists its names in a stub (PEP 562)."""
     stub = ast.parse(Path(file).with_suffix(".pyi").read_text(encoding="utf-8"))
     imports = [node for node in stub.body if isinstance(node, ast.ImportFrom)]
     homes = {name.name: node.module or "" for node in imports for name in node.names}

@@ -1,11 +1,11 @@
-"""The exception for invalid user input, and the warning for what is not used of it."""
+"""The exception for invalid user input, and the warning where something is left out."""
 
 from collections.abc import Iterable
 from difflib import get_close_matches
 
 
 class InputError(ValueError):
-    """Invalid user input: one line with the rule, what was found and how to fix it.
+    """Invalid user input: one line with what was expected, what was found and how to fix it.
 
     Commands print the line and exit with status 2; any other exception is a bug.
     """
@@ -30,7 +30,7 @@ def check_type(value: object, kind: type, name: str, hint: str = "") -> None:
 
 
 class InputWarning(UserWarning):
-    """Something is not used, or not done, as the user asked; commands print it as a note."""
+    """Something is left out, or not done as the user asked; commands print it as a note."""
 
 
 def printable(text: str) -> str:

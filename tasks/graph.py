@@ -1,13 +1,13 @@
 """Retrieval graphs: what each step of conditional retrieval depends on (paper, section 3.1).
 
 `a; x <- a; y <- a; z <- x, y` is the paper's example: a is given in the query, x and y are looked
-up by a, and z by both. A statement is the nodes of a key and then the value. Statements with one
-key, as of x and y, differ by their order only. Roles (appendix B): s0 is the last symbol of the
+up by a, and z by both. A statement is the symbols of a key and then the value; those with the same
+key, as of x and y, differ only by their order. Roles (appendix B): s0 is the last symbol of the
 query, where the outputs are read; then come its earlier ones, then each statement's symbols.
 
-A sequence holds a table of statements for every value, the last one's first, and then the queries.
+A sequence has a table of statements for every value, the last value's first, and then the queries.
 A table states the value of every combination of candidates of its key (`full`, appendix A.4 and
-A.5), or of the chains' combinations only (`chains`).
+A.5), or only of the combinations that occur in chains (`chains`).
 """
 
 import itertools
@@ -45,7 +45,7 @@ class Node(NamedTuple):
 
 
 class Role(NamedTuple):
-    """What a position holds: the symbol of a node, in the query (0) or in the n-th statement."""
+    """A position of a chain: a node's symbol, in the query (statement 0) or the n-th statement."""
 
     node: int
     statement: int
@@ -61,19 +61,19 @@ class RetrievalGraph:
     nodes: tuple[Node, ...]
 
     def __post_init__(self) -> None:
-        known: set[str] = set()
+        earlier: set[str] = set()
         for name, key in self.nodes:
             if (
                 not re.fullmatch(r"[A-Za-z_]\w{0,19}", name, re.ASCII)
-                or name in known
-                or not known.issuperset(key)
+                or name in earlier
+                or not earlier.issuperset(key)
                 or len(set(key)) < len(key)
             ):
                 raise InputError(
                     "graph: expected different names of at most 20 letters, digits and _, and keys "
                     f"of different earlier nodes, found '{Node(name, key)!s:.60}'"
                 )
-            known.add(name)
+            earlier.add(name)
         used = {name for node in self.nodes for name in node.key}
         unused = [str(node) for node in self.nodes[:-1] if node.name not in used]
         if not used or unused or not self.nodes[-1].key:
@@ -112,7 +112,7 @@ class RetrievalGraph:
 
     @property
     def retrieved(self) -> tuple[int, ...]:
-        """The values, one per statement, in order; the last is the answer."""
+        """The nodes that are looked up, one per statement, in order; the last is the answer."""
         return tuple(place for place, node in enumerate(self.nodes) if node.key)
 
     @cached_property
@@ -143,7 +143,7 @@ class RetrievalGraph:
 
 
 def candidate_counts(graph: RetrievalGraph, chains: int, tables: Tables) -> list[int]:
-    """How many symbols there are of each node, capped at 10^12: one for every line of its table."""
+    """Count the symbols of each node, one for every line of its table, capped at 10^12."""
     counts: list[int] = []
     for key in graph.keys:
         full = math.prod(counts[parent] for parent in key)
@@ -154,15 +154,15 @@ def candidate_counts(graph: RetrievalGraph, chains: int, tables: Tables) -> list
 class Table(NamedTuple):
     """The statements of a node's value, or the queries, before they are shuffled."""
 
-    nodes: tuple[int, ...]  # whose symbols stand in each line: the key's, then the value's
+    nodes: tuple[int, ...]  # of a line's symbols: those of the key, then the value
     lines: list[tuple[int, ...]]  # the symbols of each line
     of_chain: list[int]  # the line of each chain
 
 
 def lay_out(graph: RetrievalGraph, chains: int, tables: Tables) -> list[Table]:
-    """The tables in the order of the sequence: the last node's comes first, the queries last.
+    """Return the tables in the order of the sequence: the last node's first, the queries last.
 
-    Symbol `c * len(graph.nodes) + v` is chain c's symbol of node v; those of no chain come after.
+    Symbol `c * len(graph.nodes) + v` is chain c's symbol of node v; larger ones are of no chain.
     """
     n_nodes = len(graph.nodes)
     unused = itertools.count(chains * n_nodes)
@@ -189,7 +189,7 @@ def lay_out(graph: RetrievalGraph, chains: int, tables: Tables) -> list[Table]:
 
 
 def path_graph(steps: int) -> RetrievalGraph:
-    """The graph of the plain retrieval problem: A; B <- A; C <- B; and so on."""
+    """Return the graph of the plain retrieval problem: A; B <- A; C <- B; and so on."""
     names = [symbol_letter(step) for step in range(steps + 1)]
     values = [Node(name, (key,)) for key, name in itertools.pairwise(names)]
     return RetrievalGraph((Node(names[0]), *values))

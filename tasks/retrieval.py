@@ -1,7 +1,7 @@
-"""Retrieval in vectors: chains of steps (paper, sections 4 and 6), and steps of a graph (3.1).
+"""The retrieval problem in vectors: along chains (paper, sections 4 and 6) and graphs (3.1).
 
 A chain has a symbol for every node of a graph, which for the plain problem is a path. A sequence
-holds the tables, the last node's first, each with its lines shuffled, then the queries.
+has the tables (`graph`), the last node's first, each with its lines shuffled, then the queries.
 """
 
 import statistics
@@ -35,13 +35,13 @@ Tokens = Literal["gaussian", "unit"]
 
 @dataclass(frozen=True)
 class _Symbols:
-    """What all tasks of vectors have.
+    """The sizes that all tasks in vectors have.
 
     Attributes:
         chains: number of chains, N.
         dim: dimensions of a symbol, K; even, for cosine-sine pairs.
-        curriculum: ask for everything retrieved (implicit curriculum) or the last only.
-        position: one encoding per pair (equation 1) or per token.
+        curriculum: ask for every retrieved symbol (implicit curriculum), or for the last only.
+        position: one position encoding per pair (equation 1) or per token.
         base: of the rotary frequencies.
         tokens: symbols as drawn (gaussian, as in the paper), or scaled to length 1, which makes
             matching exact.
@@ -67,12 +67,12 @@ class VectorTask(_Symbols, TrainingTask):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.dim % 2 or not self.base > 1:
-            found = f"{self.dim} and {self.base}"
-            raise InputError(f"task: expected an even dim and a base above 1, found {found}")
+            given = f"{self.dim} and {self.base}"
+            raise InputError(f"task: expected an even dim and a base above 1, found {given}")
 
     @property
     def _counts(self) -> list[int]:
-        """The number of candidates of each node, which is that of the lines of its table."""
+        """The number of candidates of each node, which is the number of lines of its table."""
         return candidate_counts(self.graph, self.chains, self.tables)
 
     @cached_property
@@ -115,7 +115,7 @@ class VectorTask(_Symbols, TrainingTask):
 
     @cached_property
     def plateau(self) -> float:  # type: ignore[override]
-        """The loss of answering the mean of the candidates, or zeros where there is only one."""
+        """The loss of answering the mean of the candidates, or zeros if there is only one."""
         counts = [self._counts[node] for node in self.asked_nodes]
         return self.loss_scale * statistics.fmean(1 - 1 / n if n > 1 else 1 for n in counts)
 
@@ -149,7 +149,7 @@ class VectorTask(_Symbols, TrainingTask):
         return [*lines, *[graph.query] * self.chains]
 
     def position_labels(self, batch: Batch, example: int) -> list[str]:
-        """Name and chain of every symbol: `B2`, or `A2?` for a query."""
+        """Return the name and chain of every symbol: `B2`, or `A2?` for a query."""
         labels = [self.graph.nodes[node].name for line in self._lines for node in line]
         for chain, roles in enumerate(batch.roles[example].tolist(), start=1):
             for role, place in enumerate(roles):
@@ -164,7 +164,7 @@ class VectorTask(_Symbols, TrainingTask):
         symbols = normals(words[:, :n_numbers]).unflatten(-1, (-1, self.dim))
         if self.tokens == "unit":
             symbols = F.normalize(symbols, dim=-1)
-        # One sort for all tables: words have 32 bits, and the table's first line goes above them.
+        # One sort shuffles all tables: words have 32 bits, and the bits above say which table.
         starts = [sum(tables[:number]) for number in range(len(tables))]
         first = torch.tensor([s for s, n in zip(starts, tables) for _ in range(n)]).to(words)
         places = torch.argsort(words[:, n_numbers:] + (first << 32), dim=-1, stable=True) - first
@@ -173,7 +173,7 @@ class VectorTask(_Symbols, TrainingTask):
     def arrange(
         self, symbols: Float[Tensor, "batch symbol dim"], places: Int[Tensor, "batch line"]
     ) -> Batch:
-        """Arrange symbols, chain by chain, and lines, by their places in their tables."""
+        """Put symbols, given chain by chain, into the lines of their tables, at these places."""
         raise NotImplementedError
 
     def _batch(
@@ -182,20 +182,20 @@ class VectorTask(_Symbols, TrainingTask):
         tokens: Float[Tensor, "batch pos dim"],
         roles: Int[Tensor, "batch chain role"],
     ) -> Batch:
-        """Add encodings and targets."""
+        """Make a batch of tokens: add position encodings and targets."""
         counts = torch.arange(self.n_positions)
         if self.position == "pair":
             counts = torch.tensor([n for n, line in enumerate(self._lines) for _ in line])
         encoding = rotary_encoding(self.n_positions, self.dim, self.base)[counts].to(symbols)
-        own = symbols[:, : self.chains * len(self.graph.nodes)].unflatten(1, (self.chains, -1))
+        by_chain = symbols[:, : self.chains * len(self.graph.nodes)].unflatten(1, (self.chains, -1))
         return Batch(
             inputs=torch.cat([tokens, encoding.expand(len(tokens), -1, -1)], dim=-1),
-            targets=own[:, :, list(self.asked_nodes)].flatten(2),  # [batch chain (symbol dim)]
+            targets=by_chain[:, :, list(self.asked_nodes)].flatten(2),  # [batch chain (symbol dim)]
             roles=roles,
         )
 
     def example_losses(self, outputs: Outputs, batch: Batch) -> Float[Tensor, "batch target"]:
-        """Mean squared error of each example and asked symbol."""
+        """Return the mean squared error of each example and asked symbol."""
         error: Tensor = (self.answers(outputs, batch)[:, :, 0] - batch.targets).square()
         return error.unflatten(-1, (len(self.asked), self.dim)).mean(dim=(1, 3))  # type: ignore[no-any-return]
 
@@ -203,7 +203,7 @@ class VectorTask(_Symbols, TrainingTask):
 @registered
 @dataclass(frozen=True)
 class RetrievalTask(VectorTask):
-    """Chains of vectors, followed for `steps` induction steps each.
+    """Chains of vectors, each followed for `steps` induction steps.
 
     A chain has the symbols x_0..x_D; pair d is (x_{d-1}, x_d). A sequence has T = N (2D + 1)
     positions. With Gaussian symbols an answer of zeros scores 1, the mean of all candidates
@@ -235,7 +235,7 @@ class RetrievalTask(VectorTask):
     def arrange(
         self, symbols: Float[Tensor, "batch symbol dim"], places: Int[Tensor, "batch line"]
     ) -> Batch:
-        """The pairs D of all chains, then the pairs D-1, ..., then the queries x_0."""
+        """Put the pairs D of all chains first, then the pairs D-1, ..., then the queries x_0."""
         chains, steps, device = self.chains, self.steps, symbols.device
         before = chains * torch.arange(steps - 1, -1, -1, device=device)[:, None]  # pair 1 last
         first = 2 * (before + places.unflatten(1, (steps, chains)))  # of pair d of chain c
@@ -282,7 +282,7 @@ class ConditionalRetrievalTask(VectorTask):
     def arrange(
         self, symbols: Float[Tensor, "batch symbol dim"], places: Int[Tensor, "batch line"]
     ) -> Batch:
-        """Table by table, the last node's first, then the queries in the order of the chains."""
+        """Put the last node's table first, and the queries last, in the order of the chains."""
         queries = torch.arange(self.chains, device=places.device).expand(len(places), -1)
         by_table = places.split([self._counts[node] for node in self.graph.retrieved], dim=1)
         parts, starts, begin = list[Tensor](), list[Tensor](), 0

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from retrieval_interp.tasks.errors import InputError
 
-Split = Literal["train", "validation", "discovery", "test"]  # which never share an example
+Split = Literal["train", "validation", "discovery", "test"]  # no two share an example
 SPLITS: tuple[Split, ...] = get_args(Split)
 Position = Literal["pair", "token"]
 _MASK = 0xFFFFFFFF
@@ -23,6 +23,7 @@ _ROUNDS = 10
 
 
 def check_draw(seed: int, split: str) -> None:
+    """Check the seed and split of a sample."""
     if not 0 <= seed < 2**64:
         raise InputError(f"sample: expected a seed from 0 to 2^64 - 1, found {seed}")
     if split not in SPLITS:
@@ -32,7 +33,7 @@ def check_draw(seed: int, split: str) -> None:
 def philox(
     counter: tuple[Int[Tensor, "*shape"], ...], key: tuple[int, int]
 ) -> tuple[Int[Tensor, "*shape"], ...]:
-    """Four 32-bit words per counter and key; all are int64 numbers in [0, 2^32)."""
+    """Return four random 32-bit words per counter and key; all are int64 in [0, 2^32)."""
     c0, c1, c2, c3 = counter
     k0, k1 = key
     for _ in range(_ROUNDS):
@@ -51,7 +52,7 @@ def philox(
 def random_words(
     indices: Int[Tensor, " batch"], count: int, seed: int, stream: int
 ) -> Int[Tensor, "batch {count}"]:
-    """The first `count` 32-bit words of each indexed example; every split has its own stream."""
+    """Return the first `count` 32-bit words of each indexed example; splits differ by stream."""
     index = indices.to(torch.int64)[:, None]
     block = torch.arange(-(-count // 4), device=index.device)[None, :]
     streams = torch.full_like(index, stream)
@@ -61,14 +62,14 @@ def random_words(
 
 
 def normals(words: Int[Tensor, "batch even"]) -> Float[Tensor, "batch even"]:
-    """One standard normal number per word, by Box-Muller in float64, alike on all devices."""
+    """Turn each word into a standard normal number, by Box-Muller, alike on all devices."""
     u1, u2 = ((words.double() + 0.5) / 2**32).unflatten(-1, (2, -1)).unbind(-2)
     radius, angle = torch.sqrt(-2 * torch.log(u1)), 2 * math.pi * u2
     return torch.cat([radius * torch.cos(angle), radius * torch.sin(angle)], dim=-1).float()
 
 
 def rotary_encoding(count: int, dim: int, base: float) -> Float[Tensor, "{count} {dim}"]:
-    """Codes of the positions 0..count-1: (cos, sin) of position * base^(-2i/dim) (section 6)."""
+    """Encode the positions 0..count-1 by (cos, sin) of position * base^(-2i/dim) (section 6)."""
     frequencies = base ** (-torch.arange(0, dim, 2, dtype=torch.float64) / dim)
     angles = torch.arange(count, dtype=torch.float64)[:, None] * frequencies
     return torch.stack([torch.cos(angles), torch.sin(angles)], dim=-1).flatten(1).float()

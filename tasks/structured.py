@@ -1,8 +1,8 @@
-"""Frozen dataclasses: their checks, and to and from JSON.
+"""Check frozen dataclasses, and convert them to and from JSON data.
 
 Types are strict: `"3"` is not an integer, and 1 is not a boolean. A class with a `parse` method,
 such as a retrieval graph, is stored as text; one with `from_dict` and `to_dict` is stored by these.
-Of a class that `reads_part`, other keys are ignored.
+A class with `reads_part = True` ignores keys that are not its fields.
 """
 
 import dataclasses
@@ -19,7 +19,7 @@ _TYPES |= {tuple: "a list", dict: "an object"}
 
 
 def number(default: int | float | None, least: int, most: int | None = None) -> Any:
-    """A field of a dataclass that holds a finite number, which `check_fields` checks."""
+    """Return a dataclass field for a finite number in a range, which `check_fields` checks."""
     return dataclasses.field(default=default, metadata={"least": least, "most": most})
 
 
@@ -32,13 +32,13 @@ def check_sampling(examples: Any, seed: Any, tolerance: Any = None, option: str 
 
 
 def check_tolerance(value: Any, option: str = "") -> None:
-    """Check a tolerance that is stated, or None."""
+    """Check a tolerance; None is allowed."""
     if value is not None and not (isinstance(value, (int, float)) and 0 < value < math.inf):
         raise InputError(f"{option}tolerance: expected a number above 0, found {value!r:.40}")
 
 
 def check_fields(value: Any, where: str) -> None:
-    """Check the types of a dataclass's fields; `where` names it in errors."""
+    """Check the types and ranges of a dataclass's fields; errors start with `where`."""
     hints = typing.get_type_hints(type(value))
     for field in dataclasses.fields(value):
         given, limits = getattr(value, field.name), field.metadata
@@ -54,7 +54,7 @@ def check_fields(value: Any, where: str) -> None:
 
 
 def to_data(value: Any) -> Any:
-    """A value as JSON data, dataclasses and nested ones included."""
+    """Convert a value to JSON data, with nested dataclasses."""
     if hasattr(value, "parse"):
         return str(value)
     if hasattr(value, "from_dict"):
@@ -67,12 +67,12 @@ def to_data(value: Any) -> Any:
 
 
 def fields_data(value: Any) -> dict[str, Any]:
-    """The fields of a dataclass as JSON data."""
+    """Convert the fields of a dataclass to JSON data."""
     return {f.name: to_data(getattr(value, f.name)) for f in dataclasses.fields(value)}
 
 
 def from_data(kind: Any, data: Any, where: str) -> Any:
-    """Build what `to_data` wrote; keys with a default may be missing, `where` begins errors."""
+    """Build what `to_data` wrote; keys with a default may be missing, errors start with `where`."""
     kinds, origin = typing.get_args(kind), typing.get_origin(kind)
     if kind is Any or (data is None and type(None) in kinds):
         return data
@@ -116,10 +116,12 @@ def read_fields(kind: Any, data: Any) -> Any:
 
 
 def from_json(kind: type[T], text: str, where: str) -> T:
+    """Build a value from JSON text; errors start with `where`."""
     return typing.cast(T, from_data(kind, read_json(text, where), where))
 
 
 def read_json(text: str, where: str) -> Any:
+    """Parse JSON text; errors start with `where`."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -127,7 +129,7 @@ def read_json(text: str, where: str) -> Any:
 
 
 def _fits(value: Any, kind: Any) -> tuple[bool, str]:
-    """Whether a value is of a type, and what to call the type."""
+    """Return whether a value is of a type, and the type's name in errors."""
     if typing.get_origin(kind) is Literal:
         options = typing.get_args(kind)
         return value in options, " or ".join(map(repr, options))

@@ -1,4 +1,4 @@
-"""Tasks and their batches: where inputs, targets, roles and losses come from."""
+"""The interface of tasks: `Task` draws batches and measures losses, `Batch` has the examples."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -20,19 +20,19 @@ Outputs = Float[Tensor, "batch pos d_out"]  # of a model
 
 
 class Attended(NamedTuple):
-    """What the attention of a layer did in a run, or, without the axis `head`, that of a head."""
+    """The attention of a layer in a run, or of one head (without the axis `head`)."""
 
     pattern: Float[Tensor, "batch *head dest src"]
     v: Float[Tensor, "batch src *kv_head d_head"]  # values; query heads may share them
     z: Float[Tensor, "batch dest *head d_head"]  # what heads write, before W_O
 
     def of(self, head: int) -> "Attended":
-        """A head of a layer."""
+        """Return one head of a layer."""
         group = self.z.shape[2] // self.v.shape[2]
         return Attended(self.pattern[:, head], self.v[:, :, head // group], self.z[:, :, head])
 
     def map(self, change: Callable[[Tensor], Tensor]) -> "Attended":
-        """The same with every tensor changed."""
+        """Return the same with every tensor changed."""
         return Attended(*map(change, self))
 
 
@@ -45,7 +45,7 @@ class Batch:
     roles: Int[Tensor, "batch chain role"]  # their positions; -1 where an example lacks one
     # True (or 1) at real positions and False at padding; None where all are real.
     attention_mask: Bool[Tensor, "batch pos"] | Int[Tensor, "batch pos"] | None = None
-    # What attention does on counterfactual prompts, layer by layer, if needed.
+    # The intact model's attention on counterfactual prompts, layer by layer, if needed.
     counterfactual: tuple[Attended, ...] | None = None
 
     def __post_init__(self) -> None:
@@ -65,7 +65,7 @@ class Batch:
         return f"Batch of {len(self)}: " + ", ".join(f"{name} {parts[name]}" for name in parts)
 
     def __getitem__(self, examples: slice | list[int]) -> "Batch":
-        return self._each(lambda tensor: tensor[examples])
+        return self._map(lambda tensor: tensor[examples])
 
     def parts(self, most: int) -> Iterator["Batch"]:
         """Split the batch into consecutive parts of at most `most` examples."""
@@ -73,20 +73,20 @@ class Batch:
             yield self[start : start + most]
 
     def to(self, device: Device) -> "Batch":
-        return self._each(lambda tensor: tensor.to(device))
+        return self._map(lambda tensor: tensor.to(device))
 
-    def _each(self, change: Callable[[Tensor], Tensor]) -> "Batch":
+    def _map(self, change: Callable[[Tensor], Tensor]) -> "Batch":
         mask, layers = self.attention_mask, self.counterfactual
         return Batch(
             inputs=change(self.inputs),
             targets=change(self.targets),
             roles=change(self.roles),
             attention_mask=None if mask is None else change(mask),
-            counterfactual=None if layers is None else tuple(of.map(change) for of in layers),
+            counterfactual=None if layers is None else tuple(x.map(change) for x in layers),
         )
 
     def counterfactual_of(self, layer: int, head: int) -> Attended | None:
-        """What a head does on the counterfactual prompts, if the batch has that."""
+        """Return a head's attention on the counterfactual prompts, if the batch has it."""
         return None if self.counterfactual is None else self.counterfactual[layer].of(head)
 
 
@@ -97,18 +97,18 @@ class Task:
     """
 
     loss_name: ClassVar[str] = "loss"  # in tables
-    fixed: ClassVar[bool] = False  # examples are given ones, the same for every seed
-    answer_roles: tuple[int, ...] = ()  # where the loss reads the outputs, if nowhere else
-    answer_role: int | None = None  # the role that holds the answer itself in the prompt
+    fixed: ClassVar[bool] = False  # whether examples are given, and so the same for every seed
+    answer_roles: tuple[int, ...] = ()  # roles at which the loss reads outputs; (): at any position
+    answer_role: int | None = None  # the role of the answer itself, if it stands in the prompt
     plateau: float | None = None  # the loss of a model that has learned nothing, if known
-    tolerance: float | None = None  # a working circuit's loss is below it; None: keeps 95%
+    tolerance: float | None = None  # a working circuit loses less; None: keeps 95%
     vocabulary: Sequence[str] = ()  # words by token id; by default of the model's tokenizer
-    position_note: str = ""  # how to read `position_labels`, in a sentence
+    position_note: str = ""  # a sentence that explains `position_labels`
     graph: RetrievalGraph | None = None  # what each symbol of a chain depends on, if known
 
     @cached_property
     def role_names(self) -> tuple[str, ...]:
-        """What roles are called where paths are written; s0, s1, ... always work as well."""
+        """The names of roles in written paths; s0, s1, ... always work as well."""
         raise NotImplementedError
 
     def sample(
@@ -118,17 +118,17 @@ class Task:
         raise NotImplementedError
 
     def example_losses(self, outputs: Outputs, batch: Batch) -> Float[Tensor, "batch target"]:
-        """The loss of each example and asked symbol; one column if only one thing is asked."""
+        """Return the loss of each example and asked symbol; one column if one thing is asked."""
         raise NotImplementedError
 
     def loss(self, outputs: Outputs, batch: Batch) -> Float[Tensor, ""]:
-        """The mean over examples and everything asked."""
+        """Return the mean loss over examples and everything asked."""
         return self.example_losses(outputs, batch).mean(dim=0).mean()
 
     def answers(self, outputs: Outputs, batch: Batch) -> Float[Tensor, "batch chain role d_out"]:
-        """The outputs at the answer roles, of those at all positions or at these only.
+        """Select the outputs at the answer roles; those of absent roles are zeros.
 
-        The latter are in the order [chain role]; the outputs of absent roles are zeros.
+        `outputs` are those at all positions, or at the answer roles alone, as [chain role].
         """
         roles = batch.roles[:, :, list(self.answer_roles)]
         if outputs.shape[1] == batch.inputs.shape[1]:
@@ -138,7 +138,7 @@ class Task:
         return outputs.unflatten(1, roles.shape[1:])  # type: ignore[no-any-return]
 
     def counterfactual(self, batch: Batch, seed: int = 0) -> Batch:
-        """Prompts of the same lengths that ask something else; their targets are not used.
+        """Return prompts of the same lengths that ask something else; their targets are not used.
 
         By default each is another example of the batch with the same roles and padding, or, where
         the batch has none, of up to 16 times 512 more examples.
@@ -170,6 +170,7 @@ class Task:
 
     @cached_property
     def loss_meaning(self) -> str:
+        """The loss in a sentence, for reports."""
         plateau = "lower is better"
         if self.plateau is not None:
             plateau = f"{self.plateau:.3g} is the plateau before anything is learned"
@@ -180,10 +181,12 @@ class Task:
 
     @cached_property
     def role_labels(self) -> tuple[str, ...]:
+        """What each role is, in words, such as `B of A->B`."""
         return self.role_names
 
     @cached_property
     def role_symbols(self) -> tuple[str, ...]:
+        """What stands at each role, shorter, such as `B`."""
         return self.role_names
 
     @cached_property
@@ -192,16 +195,16 @@ class Task:
         return f"{type(self).__name__} with roles {', '.join(self.role_names)}"
 
     def path_label(self, dest: int, src: int) -> str:
-        """A readable name of a path."""
+        """Return a readable name of a path."""
         return join_labels(self.role_labels[dest], self.role_labels[src])
 
     def position_labels(self, batch: Batch, example: int) -> list[str]:
-        """The word, if there is a vocabulary, and the role and chain, or else the number."""
+        """Name every position: its word, if there is a vocabulary, and its role or number."""
         word = self.vocabulary.__getitem__ if self.vocabulary else None
         return named_positions(self, batch, example, word)
 
     def to_dict(self) -> dict[str, Any]:
-        """How a circuit file identifies its task."""
+        """Return the JSON data by which a circuit file identifies its task."""
         return {"name": type(self).__name__}
 
 
@@ -216,7 +219,7 @@ def _layout(batch: Batch) -> Int[Tensor, "batch place"]:
 def named_positions(
     task: Task, batch: Batch, example: int, word: Callable[[int], str] | None
 ) -> list[str]:
-    """Names of an example's positions; `word` gives the word of a token id."""
+    """Name an example's positions; `word` returns the word of a token id."""
     roles_at: dict[int, list[str]] = {}
     chains = batch.roles[example].tolist()
     for chain, roles in enumerate(chains, start=1):

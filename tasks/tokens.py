@@ -1,4 +1,4 @@
-"""Tasks in tokens: repeated sequences, k hops, and equations in whole words (docs/tokens.md)."""
+"""Tasks in token ids: repeated sequences, k hops, equations in whole words (docs/tokens.md)."""
 
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -18,27 +18,27 @@ from retrieval_interp.tasks.task import Batch, Outputs
 from retrieval_interp.tasks.training_task import BEGIN, MAX_WORDS, TokenTask, registered
 from retrieval_interp.tasks.words.names import groups, letters
 
-WORDS = 3  # of a line of equations
+WORDS = 3  # in a line of equations
 LINE_BASE, PLACE_BASE = 100.0, 10.0  # of the rotary frequencies of equations
 
 
 @registered
 @dataclass(frozen=True)
 class RepeatedTokensTask(TokenTask):
-    """The next token of a random sequence that is repeated (https://arxiv.org/abs/2209.11895).
+    """Predict the next token of a repeated random sequence (https://arxiv.org/abs/2209.11895).
 
-    The second copy begins with a random token of the first and goes round at its end, so that no
-    fixed distance leads to the answer. The first copy has no token twice. A chain is an asked
-    position of the second copy:
+    The first copy has no token twice. The second begins at a random token of the first and wraps
+    around at its end, so that the answer is at no fixed distance. A chain is an asked position of
+    the second copy:
 
         s0  a token A of the second copy, where the answer is read
         s1  A in the first copy
-        s2  the position after s1; holds the answer
+        s2  the position after s1, which has the answer
 
     Attributes:
         length: tokens per copy.
         alphabet: how many tokens there are besides the begin token; at least `length`.
-        rotate: begin the second copy at a random place.
+        rotate: whether the second copy begins at a random place.
     """
 
     length: int = number(16, least=2, most=MAX_WORDS)
@@ -79,37 +79,37 @@ class RepeatedTokensTask(TokenTask):
         source = (places + begin) % self.length  # where the first copy has each token
         start = torch.full_like(begin, self.alphabet)
         inputs = torch.cat([start, first, first.gather(1, source)], dim=1)
-        last = self.length - 1 - begin  # the place of what has no next token in the first copy
+        last = self.length - 1 - begin  # the place of the token that the first copy ends with
         asked = places[:-1] + (places[:-1] >= last)
         source = source.gather(1, asked)
         roles = torch.stack([1 + self.length + asked, 1 + source, 2 + source], dim=-1)
         return Batch(inputs, first.gather(1, source + 1), roles)
 
     def counterfactual(self, batch: Batch, seed: int = 0) -> Batch:
-        """A second copy drawn anew, so that it repeats nothing but by chance."""
-        other = self.sample(len(batch), seed + 1, batch.inputs.device, "train").inputs
-        first, end = batch.inputs[:, : 1 + self.length], other[:, 1 : 1 + self.length]
-        return replace(batch, inputs=torch.cat([first, end], dim=1))
+        """Draw the second copy anew, so that it repeats the first only by chance."""
+        drawn = self.sample(len(batch), seed + 1, batch.inputs.device, "train").inputs
+        first, second = batch.inputs[:, : 1 + self.length], drawn[:, 1 : 1 + self.length]
+        return replace(batch, inputs=torch.cat([first, second], dim=1))
 
 
 @registered
 @dataclass(frozen=True)
 class KHopTask(TokenTask):
-    """What followed a token the last time, and so on, k times (https://arxiv.org/abs/2402.09268).
+    """What last followed a token, what last followed that, ... (https://arxiv.org/abs/2402.09268).
 
-    A sequence is a begin token and hops+1 random orders of the alphabet, where no token comes twice
-    in a row: the first two tokens of an order change places instead. All hops are asked for at
+    A sequence is a begin token and hops+1 random orders of the alphabet. No token comes twice in a
+    row; where it would, the first two tokens of an order are swapped. All hops are asked for at
     every position of the last order. With p_0 the asked position and p_k = find(p_{k-1}), where
     find(i) = max {j <= i : X_{j-1} = X_i}, the answers are x_k = X at p_k. Roles are:
 
         s0        p_0, where the answers are read
         s_{2k-1}  the position before p_k: the latest earlier x_{k-1}
-        s_{2k}    p_k; holds x_k
+        s_{2k}    p_k, which has x_k
 
     Attributes:
         hops: the largest k, K.
         alphabet: how many tokens there are besides the begin token.
-        curriculum: ask for all of x_1 .. x_K (implicit curriculum), or for x_K only.
+        curriculum: whether all of x_1 .. x_K are asked for (implicit curriculum), or x_K only.
     """
 
     hops: int = number(3, least=1)
@@ -171,15 +171,15 @@ class KHopTask(TokenTask):
 class EquationsTask(TokenTask):
     """Equations in whole words, for models trained here (section 4, F1).
 
-    A document is the statements, such as `b = a`, with every chain's pair D first, and then one
-    question per chain, such as `c = ?`. Roles are those of the retrieval problem (appendix B), and
-    s_{2D+1} is the `?`.
+    A document has statements such as `b = a`, pair D of every chain first, and then one question
+    per chain, such as `c = ?`. Roles are those of the retrieval problem (appendix B), and s_{2D+1}
+    is the `?`.
 
     Attributes:
         chains: number of chains, N; they end in the numbers 0 .. N-1.
         steps: equations per chain, D.
-        curriculum: ask for every x_k that a variable equals, each among the N candidates for its
-            step (implicit curriculum), or for the number only.
+        curriculum: whether every x_k that a variable equals is asked for, each among the N
+            candidates of its step (implicit curriculum), or only the number.
     """
 
     chains: int = number(4, least=2)
@@ -251,7 +251,7 @@ class EquationsTask(TokenTask):
         return Batch(inputs, names.transpose(1, 2), roles.transpose(1, 2).contiguous())
 
     def position_encoding(self, width: int) -> Float[Tensor, "pos width"]:
-        """Sinusoids of the line in one half, and of the place in the line in the other."""
+        """Encode the line by sinusoids in one half, and the place in the line in the other."""
         place = torch.arange(self.n_positions) - 1
         lines = rotary_encoding(self.n_positions, 2 * (width // 4), LINE_BASE)
         places = rotary_encoding(WORDS, (width - lines.shape[1]) & ~1, PLACE_BASE)
@@ -259,12 +259,12 @@ class EquationsTask(TokenTask):
         return F.pad(code, (0, width - code.shape[1]))
 
     def text(self, batch: Batch, example: int) -> str:
-        """A document as text, one statement or question per line."""
+        """Return a document as text, one statement or question per line."""
         words = self.position_labels(batch, example)[1:]
         return "\n".join(" ".join(line) for line in groups(words, WORDS))
 
     def logits(self, outputs: Outputs, batch: Batch) -> Float[Tensor, "batch chain target name"]:
-        """Logits after every `?`, of the N names that each asked x_k may have."""
+        """Return the logits after every `?` of the N names that each asked x_k may have."""
         names = self.answers(outputs, batch)[:, :, 0, : self.chains * (self.steps + 1)]
         by_step: Tensor = names.unflatten(-1, (-1, self.chains))
         return by_step.flip(2)[:, :, -len(self.asked) :]

@@ -1,4 +1,4 @@
-"""What a training loop needs of a task: sizes, indexed examples, and partial losses."""
+"""Tasks that models are trained for: sizes, indexed examples, and a loss for each thing asked."""
 
 import itertools
 import math
@@ -19,7 +19,7 @@ from retrieval_interp.tasks.structured import check_fields, fields_data, read_fi
 from retrieval_interp.tasks.task import Batch, Device, Outputs, Task
 
 BEGIN = "<s>"  # before every sequence
-MAX_POSITIONS, MAX_WORDS = 8192, 65536
+MAX_POSITIONS, MAX_WORDS = 8192, 65536  # of a sequence, and of a vocabulary
 BASE = 100.0  # of the rotary frequencies of positions
 _REGISTERED: dict[str, type["TrainingTask"]] = {}
 Kind = TypeVar("Kind", bound=type["TrainingTask"])
@@ -32,13 +32,13 @@ def registered(kind: Kind) -> Kind:
 
 
 class TrainingTask(Task):
-    """A task that models are built and trained for: a frozen dataclass whose fields are its sizes.
+    """A task that models are trained for: a frozen dataclass whose fields are its sizes.
 
     Subclasses define the sizes below, what is `asked`, and `draw`; roles may have labels.
     """
 
     name: ClassVar[str]  # in files
-    symbol_width: int | None = None  # components of an input vector that hold its symbol
+    symbol_width: int | None = None  # components of an input vector that encode its symbol
     d_in: int  # components of an input vector, or the size of the vocabulary
     d_out: int  # components of an output vector
     loss_scale: float  # the loss of an uninformative answer
@@ -58,12 +58,12 @@ class TrainingTask(Task):
 
     @cached_property
     def asked(self) -> tuple[str, ...]:
-        """Names of what is asked, one per column of `example_losses`."""
+        """The names of the things asked, one per column of `example_losses`."""
         raise NotImplementedError
 
     @cached_property
     def steps_between(self) -> tuple[tuple[str, str], ...]:
-        """Pairs of what is asked, of which the second is retrieved by the first."""
+        """Pairs of asked things, of which the second is retrieved by the first."""
         return tuple(itertools.pairwise(self.asked))
 
     @cached_property
@@ -81,7 +81,7 @@ class TrainingTask(Task):
         return f"{'with' if getattr(self, 'curriculum', False) else 'without'} implicit curriculum"
 
     def draw(self, indices: Int[Tensor, " batch"], seed: int, stream: int) -> Batch:
-        """Generate examples from the random words of a stream (`tasks.sampling`)."""
+        """Make examples of the random words of a stream (`tasks.sampling`)."""
         raise NotImplementedError
 
     def sample(
@@ -95,16 +95,16 @@ class TrainingTask(Task):
     def examples(
         self, indices: Int[Tensor, " batch"], seed: int = 0, split: Split = "train"
     ) -> Batch:
-        """The indexed examples of a seed; a training set of n is the indices 0 .. n-1."""
+        """Return the indexed examples of a seed; a training set of n has the indices 0 .. n-1."""
         check_draw(seed, split)
         return self.draw(indices, seed, SPLITS.index(split))
 
     def counterfactual(self, batch: Batch, seed: int = 0) -> Batch:
-        """The questions about another chain: the symbols of the queries change places by one."""
+        """Ask about another chain: give every query the next chain's symbol."""
         return self._chains_swapped(batch, [0])
 
     def rewired(self, batch: Batch, seed: int = 0) -> Batch:
-        """Another counterfactual: what follows in every pair is another chain's."""
+        """Rewire the chains: give every pair's second element the next chain's symbol."""
         return self._chains_swapped(batch, range(2, batch.roles.shape[-1], 2))
 
     def _chains_swapped(self, batch: Batch, roles: Iterable[int]) -> Batch:
@@ -119,17 +119,17 @@ class TrainingTask(Task):
         return replace(batch, inputs=inputs.view_as(batch.inputs))
 
     def partial_losses(self, outputs: Outputs, batch: Batch) -> Float[Tensor, " target"]:
-        """The mean loss of each thing asked, in the order of `asked` (section 7.2)."""
+        """Return the mean loss of each thing asked, in the order of `asked` (section 7.2)."""
         return self.example_losses(outputs, batch).mean(dim=0)
 
     def to_dict(self) -> dict[str, Any]:
-        """The name and the fields as JSON data; `from_dict` reads them back."""
+        """Return the name and the fields as JSON data; `from_dict` reads them back."""
         return {"name": self.name, **fields_data(self)}
 
     @classmethod
     def from_dict(cls, data: Any) -> "TrainingTask":
-        """The registered task that `to_dict` wrote."""
-        # Those of this package are registered when they are loaded.
+        """Read the task that `to_dict` wrote; its class must be registered."""
+        # Importing the package's tasks registers them.
         from retrieval_interp.tasks import KHopTask, RetrievalTask  # noqa: F401
 
         name = data.get("name") if isinstance(data, dict) else None
@@ -139,17 +139,17 @@ class TrainingTask(Task):
                 f"expected the name {expected}, found {name!r:.60}; a task of your own needs "
                 "@registered, and its module imported"
             )
-        rest = {key: value for key, value in data.items() if key != "name"}
-        task: TrainingTask = read_fields(_REGISTERED[name], rest)
+        fields = {key: value for key, value in data.items() if key != "name"}
+        task: TrainingTask = read_fields(_REGISTERED[name], fields)
         return task
 
 
 class TokenTask(TrainingTask):
     """A training task whose models read token ids, with a cross entropy as loss.
 
-    Every asked thing has the same number of candidates; the model's outputs after an answer role
-    are the logits of the candidates of the first thing asked, then of the second, and so on.
-    Subclasses define the `vocabulary`, in which one word is `BEGIN`.
+    Every thing asked has the same number of candidates. The model's outputs at an answer role are
+    the logits of the candidates of the first thing asked, then of the second, and so on. Subclasses
+    define the `vocabulary`, in which one word is `BEGIN`.
     """
 
     loss_name: ClassVar[str] = "cross entropy"
@@ -178,36 +178,36 @@ class TokenTask(TrainingTask):
         return len(self.asked) * self.candidates
 
     def position_encoding(self, width: int) -> Float[Tensor, "pos width"]:
-        """What a model's positional embedding starts from: sinusoids of the position."""
+        """Return sinusoids of the position, with which a model's positional embedding starts."""
         code = rotary_encoding(self.n_positions, width & ~1, BASE)
         return F.pad(code, (0, width - code.shape[1]))
 
     def position_labels(self, batch: Batch, example: int) -> list[str]:
-        """The words."""
+        """Return the words."""
         return [self.vocabulary[token] for token in batch.inputs[example].tolist()]
 
     def logits(self, outputs: Outputs, batch: Batch) -> Float[Tensor, "batch chain target name"]:
-        """Logits of the candidates for everything asked."""
+        """Return the logits of the candidates for everything asked."""
         after = self.answers(outputs, batch)[:, :, 0]
         return after.unflatten(-1, (len(self.asked), self.candidates))  # type: ignore[no-any-return]
 
     def right(self, batch: Batch) -> Int[Tensor, "batch chain target"]:
-        """Which candidate is the answer to everything asked."""
+        """Return the number of the right candidate for everything asked."""
         return batch.targets.reshape(*batch.roles.shape[:2], -1)
 
     def example_losses(self, outputs: Outputs, batch: Batch) -> Float[Tensor, "batch target"]:
-        """Cross entropy among the candidates, in nats, of each example and thing asked."""
+        """Return the cross entropy among the candidates, in nats, per example and thing asked."""
         logits, targets = self.logits(outputs, batch), self.right(batch)
         losses = F.cross_entropy(logits.flatten(0, 2), targets.flatten(), reduction="none")
         return losses.view(targets.shape).mean(dim=1)
 
     def accuracies(self, outputs: Outputs, batch: Batch) -> Float[Tensor, " target"]:
-        """How often the answer has the highest logit of its candidates, for each thing asked."""
+        """Return how often the answer has the highest logit of its candidates, per thing asked."""
         right = self.logits(outputs, batch).argmax(-1) == self.right(batch)
         return right.float().mean(dim=(0, 1))
 
     def logit_differences(self, outputs: Outputs, batch: Batch) -> Float[Tensor, "batch target"]:
-        """The answer's logit minus the mean of the others', per example and thing asked."""
+        """Return the answer's logit minus the mean of the others', per example and thing asked."""
         logits = self.logits(outputs, batch)
         right = logits.gather(-1, self.right(batch)[..., None])[..., 0]
         others = (logits.sum(-1) - right) / (self.candidates - 1)

@@ -26,7 +26,7 @@ from examples.reach_the_bound import (
 )
 from retrieval_interp.circuits.attention import Mask
 from retrieval_interp.circuits.flow import causal_depth
-from retrieval_interp.circuits.mechanisms import Where
+from retrieval_interp.circuits.mechanisms import Positions
 from retrieval_interp.circuits.models.transformer import VectorTransformer
 from retrieval_interp.model import word_tokenizer
 from retrieval_interp.tasks import RetrievalTask
@@ -58,7 +58,7 @@ def naive_outputs(model, circuit, batch):
                         for path in mechanism.paths:
                             new[example, head, chain[path.dest], chain[path.src]] = 0
             else:
-                new[:, head] = mechanism.pattern(Where.of(batch, Mask()))
+                new[:, head] = mechanism.pattern(Positions.of(batch, Mask()))
             return new
 
         hooks.append((f"blocks.{layer}.attn.hook_pattern", replace))

@@ -18,8 +18,8 @@ from retrieval_interp.circuits.mechanisms import (
     UNIFORM,
     Mean,
     OneHot,
+    Positions,
     Shared,
-    Where,
 )
 from retrieval_interp.tasks import InputError, RetrievalTask
 from retrieval_interp.views.page import circuit_html
@@ -120,10 +120,12 @@ def test_other_texts_are_no_path(text):
 def test_paths_against_the_mask_and_unknown_roles_are_refused():
     roles = TASK.sample(2).roles
     with pytest.raises(InputError, match=r"found s1<-s2: s2 comes later in the sequence"):
-        OneHot((ri.RolePath(1, 2),)).pattern(Where(roles, 15))
+        OneHot((ri.RolePath(1, 2),)).pattern(Positions(roles, 15))
     with pytest.raises(InputError, match=r"expected roles from s0 to s4, found the path s0<-s5"):
-        OneHot((ri.RolePath(0, 5),)).pattern(Where(roles, 15))
-    bidirectional = OneHot((ri.RolePath(1, 2),)).pattern(Where(roles, 15, mask=Mask(causal=False)))
+        OneHot((ri.RolePath(0, 5),)).pattern(Positions(roles, 15))
+    bidirectional = OneHot((ri.RolePath(1, 2),)).pattern(
+        Positions(roles, 15, mask=Mask(causal=False))
+    )
     assert bidirectional.sum() == 6
 
 
@@ -139,7 +141,7 @@ def test_a_mean_goes_on_by_offset_where_sequences_are_longer():
     longer[5:, 0] = (1.0 + 0.5 + 0.5) / 3  # the rows 2, 3 and 4
     longer[5, 3] = longer[6, 4] = 1 / 3
     torch.testing.assert_close(Mean(weights).of_length(7), longer, atol=1e-4, rtol=0)
-    where = Where(torch.zeros(1, 1, 1, dtype=torch.long), 7, Mask(window=3))
+    where = Positions(torch.zeros(1, 1, 1, dtype=torch.long), 7, Mask(window=3))
     pattern = Mean(weights).pattern(where)  # of a head that sees no further
     torch.testing.assert_close(pattern[0], longer.triu(-2), atol=1e-4, rtol=0)
 
@@ -148,7 +150,7 @@ def test_rules_that_compare_tokens_need_tokens_and_means_their_length():
     task = RetrievalTask(chains=2, steps=1)
     batch = task.sample(2)
     with pytest.raises(InputError, match="same: expected token ids, .* found vectors"):
-        SAME.pattern(Where(batch.roles, 6, tokens=batch.tokens))
+        SAME.pattern(Positions(batch.roles, 6, tokens=batch.tokens))
     mean = Mean(torch.eye(4).roll(1, 1))
     with pytest.raises(InputError, match="expected sequences of at most 4 positions, .* found 6"):
         mean.of_length(6)

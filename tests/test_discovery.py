@@ -64,14 +64,16 @@ def test_circuits_nearby_should_lose_what_their_parts_add_up_to():
     estimated = Changed(0.3, torch.tensor([0.6, 0.8]))  # an effect of 1.3
     for measured in (2.0, 1.0, 0.1, -1.0):
         assert _scaled(estimated, measured).effect == pytest.approx(measured)
-    for part, change in nearby._measured.items():
-        trial = start.replace(part.head, part.mechanism)
+    for choice, change in nearby._measured.items():
+        trial = start.replace(choice.head, choice.mechanism)
         risen = judge.loss(trial, stages=1) - judge.loss(start, stages=1)
         assert change.effect == pytest.approx(risen, abs=1e-6)
     found = nearby.around(limit := 6 * search.key(start))
     for near in found:
         first, second = judge.loss(start), 0.0
-        for row in (row for number in near.parts for row in nearby._rows(nearby.parts[number])):
+        for row in (
+            row for number in near.choices for row in nearby._row_changes(nearby.choices[number])
+        ):
             change = nearby._measured.get(row) or changes.change(row.head, row.mechanism)
             first, second = first + change.first, second + change.second
         assert near.loss == pytest.approx(first + float(second.square().sum()), abs=1e-6)

@@ -60,7 +60,7 @@ def test_patterns_equal_the_definition_in_loops(paths, roles, causal):
         paths = {p for p in paths if p.src == p.dest}
     one_source_each = len({path.dest for path in paths}) == len(paths)
     for kind in (mechanisms.Shared, mechanisms.OneHot) if one_source_each else (mechanisms.Shared,):
-        pattern = kind(tuple(paths)).pattern(mechanisms.Where(roles, 6, Mask(causal)))
+        pattern = kind(tuple(paths)).pattern(mechanisms.Positions(roles, 6, Mask(causal)))
         torch.testing.assert_close(pattern, pattern_by_hand(paths, roles, 6))
 
 

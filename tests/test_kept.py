@@ -238,7 +238,7 @@ def test_estimates_are_slopes_by_hand(model, share):
         return metric_by_hooks(model, batch, noting(move))
 
     for unit, places in (PATH | ROW).items():
-        for half, estimate in zip(("where", "what"), estimates.each(unit)):
+        for half, estimate in zip(("where", "what"), estimates.by_example(unit)):
             slope = (moved(0.01, half, places) - moved(-0.01, half, places)) / 0.02
             torch.testing.assert_close(estimate, slope, atol=2e-4, rtol=0.02)
 

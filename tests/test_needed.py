@@ -173,7 +173,7 @@ def test_every_path_that_can_be_exchanged_for_another_is_found(small):
     scorers = [Scorer(model, task, batch) for batch in batches]
 
     def holds(circuit):
-        each = [scorer.each(circuit) for scorer in scorers]
+        each = [scorer.losses_by_example(circuit) for scorer in scorers]
         return all(float(e.mean()) + 2 * standard_error(e) < task.tolerance for e in each)
 
     space = Search(model, task, SearchOptions(examples=64, shared=False)).space

@@ -17,7 +17,7 @@ import retrieval_interp as ri
 from retrieval_interp.circuits import Circuit, Head, Scorer, mechanisms
 from retrieval_interp.circuits.attention import Mask
 from retrieval_interp.circuits.hooks import ablated, probed
-from retrieval_interp.circuits.mechanisms import Where, pattern_of
+from retrieval_interp.circuits.mechanisms import Positions, pattern_of
 from tests.oracles import (
     SENTENCE,
     Lookup,
@@ -164,8 +164,8 @@ def test_a_rule_reads_words_and_no_padding(rules_kept):
 
     made = ri.rule("to-first", first, tokenizer)
     tokens, real = torch.tensor([[0, 1, 2], [3, 4, 5]]), torch.tensor([[1, 1, 1], [0, 1, 1]]).bool()
-    where = Where(torch.zeros(2, 1, 1).long(), 3, Mask(), tokens, real)
-    pattern = pattern_of(made, where)
+    positions = Positions(torch.zeros(2, 1, 1).long(), 3, Mask(), tokens, real)
+    pattern = pattern_of(made, positions)
     assert seen == ["abc", "ef"]
     assert pattern[0].tolist() == [[1, 0, 0]] * 3 and pattern[1].tolist() == [
         [0] * 3,
@@ -189,10 +189,10 @@ def test_a_program_of_text_and_tokenizer_is_a_rule(rules_kept, begins):
         return "same length", ((sizes[:, None] == sizes) & (sizes > 1)).numpy() * 2.0
 
     made = ri.rule("same-length", same_length, tokenizer)
-    where = Where(torch.zeros(1, 1, 1).long(), len(ids), Mask(), torch.tensor([ids]))
+    positions = Positions(torch.zeros(1, 1, 1).long(), len(ids), Mask(), torch.tensor([ids]))
     first = [1.0, *[0.0] * 4]
     third = [[0, 0, 1, 0, 0], [0, 0, 0.5, 0.5, 0]]
-    assert pattern_of(made, where)[0].tolist() == [first, first, *third, first]
+    assert pattern_of(made, positions)[0].tolist() == [first, first, *third, first]
     with pytest.raises(ri.InputError, match="same-length: expected a tokenizer, which"):
         ri.rule("same-length", same_length)
 
@@ -210,7 +210,7 @@ def test_patterns_of_ones_own_are_checked(without_type_checks, rules_kept, small
     class Wrong(mechanisms.Mechanism):
         kind = "wrong"
 
-        def pattern(self, where):
+        def pattern(self, positions):
             return pattern
 
     batch = small.task.sample(4)
@@ -231,8 +231,8 @@ def test_a_mechanism_has_numbers_and_a_word_of_its_own(rules_kept):
         parameters = {"places": int}  # noqa: RUF012
         places: int = 1
 
-        def targets(self, where):
-            return torch.ones_like(where.allowed).tril(-self.places).triu(-self.places)
+        def targets(self, positions):
+            return torch.ones_like(positions.allowed).tril(-self.places).triu(-self.places)
 
     circuit = Circuit({Head(0, 0): Back(3)}, 2)
     assert Circuit.from_json(circuit.to_json(), ("a", "b")) == circuit

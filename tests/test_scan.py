@@ -20,7 +20,7 @@ from retrieval_interp.circuits.mechanisms import (
     SAME,
     UNIFORM,
     OneHot,
-    Where,
+    Positions,
 )
 from retrieval_interp.circuits.scan import describe_heads, scan
 from retrieval_interp.tasks import InputError
@@ -74,7 +74,7 @@ def test_shares_equal_loops_without_padding(hooked, text):
     _, cache = hooked.run_with_cache(batch.inputs)
     for head, each in describe_heads(hooked, batch).items():
         patterns = cache["pattern", head.layer][:, head.head]
-        rule = each.rule.pattern(Where(batch.roles, 7, tokens=batch.tokens))
+        rule = each.rule.pattern(Positions(batch.roles, 7, tokens=batch.tokens))
         shared, rows = 0.0, 0
         for example, sequence in enumerate(SEQUENCES):
             for dest in range(len(sequence)):

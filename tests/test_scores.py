@@ -14,7 +14,7 @@ from retrieval_interp.circuits.attention import Mask
 from retrieval_interp.circuits.circuit import Circuit, Head, HeadPath, RolePath
 from retrieval_interp.circuits.losses import Scorer
 from retrieval_interp.circuits.means import mean_attention
-from retrieval_interp.circuits.mechanisms import IDENTITY, UNIFORM, OneHot, Shared, Where
+from retrieval_interp.circuits.mechanisms import IDENTITY, UNIFORM, OneHot, Positions, Shared
 from retrieval_interp.circuits.scores.score import random_circuit, random_control, score_circuit
 from tests.oracles import PATHS, hooks_left, naive_mse, naive_outputs, random_heads
 
@@ -244,7 +244,7 @@ def test_random_circuits_have_the_same_size_and_mechanisms(task):
         5,
     )
     heads = [Head(layer, head) for layer in range(3) for head in range(2)]
-    paths = Where.of(task.sample(8), Mask()).paths
+    paths = Positions.of(task.sample(8), Mask()).paths
     assert sorted(paths) == sorted(RolePath(*path) for path in PATHS)
 
     def shape(c):
@@ -266,7 +266,7 @@ def test_the_control_is_what_random_circuits_give(task, model, monkeypatch):
     batch = task.sample(4)
     circuit = Circuit({Head(1, 0): OneHot((RolePath(0, 2),))}, 5)
     heads = [Head(layer, head) for layer in range(3) for head in range(2)]
-    paths = Where.of(batch, Mask()).paths
+    paths = Positions.of(batch, Mask()).paths
     found = random_control(Scorer(model, task, batch), circuit, count=8, seed=4)
     draw = random.Random(4)
     drawn = [random_circuit(circuit, heads, [paths] * 3, draw) for _ in range(8)]

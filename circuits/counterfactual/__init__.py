@@ -1,1 +1,1 @@
-"""Circuits of what heads keep, all other being what they write on a counterfactual prompt."""
+"""Find the heads, rows and paths that an answer needs, by patching all others (`why`)."""

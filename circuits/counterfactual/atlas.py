@@ -12,12 +12,7 @@ from typing import Any, NamedTuple
 from retrieval_interp.circuits.circuit import Head
 from retrieval_interp.circuits.counterfactual.mechanism import Patch, with_counterfactual
 from retrieval_interp.circuits.counterfactual.search import Recovery, Share
-from retrieval_interp.circuits.counterfactual.units import (
-    MetricTask,
-    Unit,
-    estimate_units,
-    losing,
-)
+from retrieval_interp.circuits.counterfactual.units import MetricTask, Unit, estimate_units, losing
 from retrieval_interp.circuits.fits import draw_batch
 from retrieval_interp.circuits.hooks import measuring
 from retrieval_interp.circuits.losses import Progress, no_progress

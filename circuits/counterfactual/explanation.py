@@ -1,10 +1,10 @@
-"""What a search kept, measured on examples that decided nothing, as data and in words.
+"""The result of `why`: units measured on held-out examples, as data and in words.
 
-For each level: what its units recover, what everything but them recovers, and what random sets of
-as many units do. For each unit of the last level: what is lost without it, without its attention
-and without its values alone; what makes what it brings; and which later units attend elsewhere
-without it, because of their queries or their keys, or bring something else. For the intact model:
-which of these paths it needs, in one head or in one of several.
+`explain` measures, for each level (heads, rows, paths), what its units recover, what everything but
+them recovers, and random sets of as many units. For each unit of the last level: what is recovered
+without it, without its attention or its values alone; where its values come from (`origin`); and
+which later units change without it (`scores.enabling`). For the intact model: which of these paths
+it needs, in one head or in one of several. `Explanation` puts these numbers in sentences.
 """
 
 import random
@@ -22,11 +22,7 @@ from retrieval_interp.circuits.counterfactual.kinds import MOVER, head_name, is_
 from retrieval_interp.circuits.counterfactual.mechanism import Patch
 from retrieval_interp.circuits.counterfactual.origin import Origin, origins
 from retrieval_interp.circuits.counterfactual.question import PromptQuestion
-from retrieval_interp.circuits.counterfactual.search import (
-    KeepSearch,
-    Recovery,
-    Share,
-)
+from retrieval_interp.circuits.counterfactual.search import KeepSearch, Recovery, Share
 from retrieval_interp.circuits.counterfactual.units import (
     LEVELS,
     LOGITS,
@@ -56,22 +52,22 @@ PATCHED = {  # what heads do where nothing is kept
     "pattern": "attend as on the counterfactual",
     "v": "read values of the counterfactual",
 }
-_SMALL = 0.5  # a smaller part of the metric that hangs on what was changed is said first
-_LITTLE = 0.01  # share of what is lost by which a unit has to matter to be told of
-_NAMED_UNITS = 3  # that are named in the summary
-_CLOSELY = 16  # units at most that are looked at closely: where or what, what they enable, needed
+_WEAK = 0.5  # if patching takes a smaller share of the logit difference, that is said first
+_LITTLE = 0.01  # units without which the recovered share changes less are not described
+_NAMED_UNITS = 3  # units that the summary names
+_CLOSELY = 16  # units at most that are run without attention, without values, and for `enables`
 SHOWN = 8  # units that are described
-_LESS = 0.05  # of attention, by which a head has to look less at a place for it to be said
-_MOSTLY = 0.8  # share that the MLPs which are named make of what all MLPs do
-Needed = tuple[HeadPath, ...]  # a role path in heads of which any one suffices, but not none
-_QUICK = 16  # examples on which it is seen what the intact model needs
-_TOGETHER = 8  # heads in which a path may be needed: those in which it is estimated to bring most
-_SETS = 3  # steps to such sets of heads
-_SEEN = 8  # examples on which it is seen who enables whom
-_NAMED = 1 / 3  # of what a head or row brings, what the path that stands for it brings at least
-_CUT = 0.02  # of what is lost: what a path that is cut is estimated to bring at least, or else ...
-_MOVED = 0.05  # ... by how much its attention differs from the counterfactual's
-_REDRAWN = 200  # sets of prompts, drawn again with replacement, to see how stable a ranking is
+_LESS = 0.05  # a head attends "less" if its attention is lower than the counterfactual's by this
+_MOSTLY = 0.8  # MLPs are named until they make this share of what all MLPs contribute
+Needed = tuple[HeadPath, ...]  # one path in several heads; the model needs it in any one of them
+_QUICK = 16  # examples that tell what the intact model needs
+_TOGETHER = 8  # heads in which a path may be needed: those with its largest estimates
+_SETS = 3  # steps at most of the search for such sets (`minimal_sets`)
+_SEEN = 8  # examples that tell which units enable which
+_NAMED = 1 / 3  # a path stands for its head or row if its estimate is at least this share of it
+_CUT = 0.02  # a path may be needed if its estimate is at least this share of the gap, or if ...
+_MOVED = 0.05  # ... its attention differs by this from that on the counterfactual
+_REDRAWN = 200  # bootstrap samples of prompts, which tell how stable a ranking is
 
 
 @dataclass(frozen=True)
@@ -88,25 +84,25 @@ class LevelScore:
 class UnitScore:
     """A unit of the last level.
 
-    `without` and the two after it are what the circuit recovers when this unit takes all that it
-    writes from the counterfactual prompt, only its attention, or only its values. The last two are
-    None where only attention is replaced, and, as `enables` is empty, of all but the 16 units that
-    matter most.
+    `without`, `attention_gone` and `values_gone` are what the circuit recovers when all that this
+    unit writes is patched from the counterfactual prompt, or only its attention, or only its
+    values. The last two are None, and `enables` is empty, except for the 16 units that matter most;
+    they are also None if whole paths are not what is patched (`patch` other than `z`).
     """
 
     unit: Unit
-    path: HeadPath | None  # its path, or the one of its head or row that brings most
+    path: HeadPath | None  # its path, or of a head or row the one that contributes most of it
     kind: str  # what a head with that path is commonly called, or nothing
     attention: float  # along that path, in the intact model
     other: float  # the same on the counterfactual prompts
-    where: float  # of what it is estimated to bring to the metric, by where it looks ...
-    what: float  # ... and by what it brings
-    estimate_se: float  # standard error of the sum of both over prompts
-    stability: float  # share of redrawn sets of prompts whose ranking has it among as many units
+    where: float  # estimated contribution to the metric by its attention (where it looks) ...
+    what: float  # ... and by its values (what it brings); the two add up
+    estimate_se: float  # standard error of their sum over prompts
+    stability: float  # share of bootstrap samples in which it is among the top units (`stability`)
     without: Share
     attention_gone: Share | None
     values_gone: Share | None
-    origin: Origin | None  # what makes what it brings by its values
+    origin: Origin | None  # where its contribution by values comes from
     enables: tuple[Enabled, ...]  # later units' paths that lose attention or values without it
 
 
@@ -132,10 +128,10 @@ class Explanation:
     on_the_same: bool  # whether it was found and measured on the same examples
     runs: int  # of all prompts; those of 8 or 16 come on top
     unfinished: str  # why the search ended early, or found no more levels
-    question: PromptQuestion | None = None  # what the answer of a single prompt hangs on
+    question: PromptQuestion | None = None  # of a single prompt: which word its answer depends on
 
     def enabled_by(self, head: str | Head) -> list[tuple[UnitScore, Enabled]]:
-        """Which units a head's attention depends on, those that change it most first."""
+        """Return the units that change a head's attention, the largest change first."""
         wanted = Head.parse(head) if isinstance(head, str) else Head(*head)
         pairs = [(unit, later) for unit in self.units for later in unit.enables]
         pairs = [(unit, later) for unit, later in pairs if later.path.head == wanted]
@@ -143,12 +139,12 @@ class Explanation:
 
     @property
     def finding(self) -> list[str]:
-        """What was found, in a few lines."""
-        lines = self._small() if self.question is None else self._small() + self.question.sentences
-        lines.append(self._gap())
+        """Sum up the result in a few sentences."""
+        asked = [] if self.question is None else self.question.sentences
+        lines = [*self._weak_effect(), *asked, self._metric_drop()]
         if not self.levels:
             return [*lines, f"Nothing was found: {self.unfinished}."]
-        lines += [self._recovered(), self._others()]
+        lines += [self._recovered(), self._complement()]
         if self.unfinished:
             lines.append(f"{self.unfinished[0].upper()}{self.unfinished[1:]}.")
         if len(self.batch) == 1:
@@ -158,16 +154,16 @@ class Explanation:
             lines.append("It was found and measured on the same prompt.")
         return lines
 
-    def _small(self) -> list[str]:
-        """That little hangs on what was changed, if it is so."""
+    def _weak_effect(self) -> list[str]:
+        """Say so if patching takes away less than half of the logit difference."""
         intact, nothing = self.intact.loss, self.nothing.loss
-        if self.metric != LOGITS or not intact > 0 or intact - nothing >= _SMALL * intact:
+        if self.metric != LOGITS or not intact > 0 or intact - nothing >= _WEAK * intact:
             return []
         part = max(0.0, (intact - nothing) / intact)
         return [f"Only {part:.0%} of the {self.metric} hangs on what was changed."]
 
-    def _gap(self) -> str:
-        """What hangs on what was changed."""
+    def _metric_drop(self) -> str:
+        """Say how far the metric falls when all heads are patched."""
         examples = counted(len(self.batch), "example" if self.question is None else "other change")
         sign = -1 if self.metric == self.task.loss_name else 1
         intact, nothing, corrupted = (m.loss for m in (self.intact, self.nothing, self.corrupted))
@@ -189,7 +185,7 @@ class Explanation:
         return text
 
     def _recovered(self) -> str:
-        """What the units of the last level recover, and those that matter most."""
+        """Say what the last level's units recover, and which matter most."""
         last = self.levels[-1]
         subject = counted(len({unit.head for unit in last.units}), "head")
         if last.name != "heads":
@@ -207,8 +203,8 @@ class Explanation:
         ]
         return f"{text}{': most by ' if first else ''}{listed(first, 'and')}."
 
-    def _others(self) -> str:
-        """What all others recover, and random sets."""
+    def _complement(self) -> str:
+        """Say what everything else recovers, and the best of the random sets."""
         text = f"All but these recover {_percent(self.levels[-1].complement.share)}"
         if self.control:
             best = f"the best of {len(self.control)} random sets of as many recovers"
@@ -217,7 +213,7 @@ class Explanation:
 
     @property
     def first_units(self) -> list[UnitScore]:
-        """The units of which at least a hundredth hangs, those that matter most first."""
+        """The units that change the recovered share by 0.01, most important first."""
         if not self.levels:
             return []
         kept = self.levels[-1].kept.share
@@ -234,7 +230,7 @@ class Explanation:
         ]
 
     def sentence(self, score: UnitScore) -> str:
-        """What a unit does, in words."""
+        """Say in words what a unit does."""
         unit, path, labels = score.unit, score.path, self.task.role_labels
         subject = unit.text(self.task.role_names)
         if path is None and unit.dest is not None:
@@ -252,7 +248,7 @@ class Explanation:
         if score.attention_gone is not None and score.values_gone is not None:
             sentences.append(self._where_or_what(score))
         if score.origin is not None and abs(score.what) > abs(score.where):
-            sentences.append(self._made(score.origin, path))
+            sentences.append(self._origin_text(score.origin, path))
         if score.enables:
             paths = [enabled.path for enabled in score.enables]
             alike = Counter((path.head, path.path.src) for path in paths)
@@ -266,43 +262,42 @@ class Explanation:
         return " ".join(sentences)
 
     def _where_or_what(self, score: UnitScore) -> str:
-        """Whether a unit matters by where it looks or by what it brings, by two runs."""
+        """Say whether a unit matters by attention or values, from a run without each."""
         assert score.attention_gone is not None and score.values_gone is not None
-        whole = self.levels[-1].kept.share
-        looks, brings = (whole - gone.share for gone in (score.attention_gone, score.values_gone))
-        by = (
-            "by both"
-            if min(looks, brings) > 0.25 * max(looks, brings)
-            else ("by where it looks" if looks > brings else "by what it brings")
-        )
+        kept = self.levels[-1].kept.share
+        by_attention = kept - score.attention_gone.share
+        by_values = kept - score.values_gone.share
+        by = "by where it looks" if by_attention > by_values else "by what it brings"
+        if min(by_attention, by_values) > 0.25 * max(by_attention, by_values):
+            by = "by both"
         return (
             f"It matters {by}: with the counterfactual's attention "
             f"{_percent(score.attention_gone.share)}, with its values "
             f"{_percent(score.values_gone.share)}."
         )
 
-    def _made(self, origin: Origin, path: HeadPath | None) -> str:
-        """What makes what a path brings."""
+    def _origin_text(self, origin: Origin, path: HeadPath | None) -> str:
+        """Say where a path's values come from: the token, attention, MLPs by layer."""
         place = "" if path is None else f" at {self.task.role_labels[path.path.src]}"
         mlps, layers, named = sum(origin.mlp), range(len(origin.mlp)), list[int]()
         for layer in sorted(layers, key=lambda layer: -origin.mlp[layer]):
             if sum(origin.mlp[n] for n in named) >= _MOSTLY * mlps:
                 break
             named.append(layer)
-        parts = {
+        sources = {
             "the token itself": origin.embedding,
             "attention": sum(origin.attention),
             f"the MLPs, mostly of {listed([f'layer {n}' for n in sorted(named[:4])], 'and')}": mlps,
         }
-        most = {name: made for name, made in parts.items() if made > 0.1 * abs(origin.total)}
-        shares = [f"{name} ({made / origin.total:.0%})" for name, made in most.items()]
+        large = {name: x for name, x in sources.items() if x > 0.1 * abs(origin.total)}
+        shares = [f"{name} ({added / origin.total:.0%})" for name, added in large.items()]
         if not shares or origin.total <= 0:
             return ""
         return f"What it brings is made{place} by {listed(shares, 'and')}."
 
     @property
     def level_rows(self) -> list[tuple[str, str, str, str]]:
-        """For each level how many units are kept, and what they and all others recover."""
+        """For each level: units kept, and what they and all others recover."""
         return [
             (
                 level.name,
@@ -335,19 +330,19 @@ def explain(
     task: MetricTask,
     search: KeepSearch,
     batch: Batch,
-    other: Batch,
+    counterfactuals: Batch,
     controls: int = 20,
     seed: int = 0,
     progress: Progress = no_progress,
 ) -> Explanation:
-    """Measure what a search that has ended found, on other examples with a counterfactual.
+    """Measure the units of a search that has ended, on other examples and `counterfactuals`.
 
-    `other` are their counterfactual prompts, `controls` random sets of units are tried beside.
+    `controls` random sets of as many units are measured for comparison.
     """
     decided = search.measured[0].batch
     decided_on = sum(len(recovery.batch) for recovery in search.measured)
     runs = sum(recovery.runs for recovery in search.measured)
-    search.measured.clear()  # what they hold takes memory
+    search.measured.clear()  # their runs take memory
     recovery = Recovery(model, task, batch, search.patch)
     levels = tuple(
         LevelScore(
@@ -364,8 +359,8 @@ def explain(
     assert batch.counterfactual is not None
     layers = [attention_by_role(layer.pattern, batch.roles)[0] for layer in batch.counterfactual]
     attention_here, attention_there = mean_attention(model, batch).cpu(), torch.stack(layers).cpu()
-    asked = search.counterfactual
-    same_others = asked is None or torch.equal(asked.inputs, other.inputs)
+    searched = search.counterfactual
+    same_prompts = searched is None or torch.equal(searched.inputs, counterfactuals.inputs)
     try:
         recovery.deadline = search.deadline
         for score in _unit_scores(
@@ -377,29 +372,29 @@ def explain(
         quick.deadline = search.deadline
         for sample in progress(random_sets, "random sets"):
             control.append(quick.kept(sample).share)
-        drawn = (decided, batch) if units else ()
-        few = [Recovery(model, task, part[:_QUICK], search.patch) for part in drawn]
-        for quick in few:
+        batches = (decided, batch) if units else ()
+        recoveries = [Recovery(model, task, few[:_QUICK], search.patch) for few in batches]
+        for quick in recoveries:
             quick.deadline = search.deadline
             quick.metric(quick.empty, stay=True)
-        closely = _most_telling(scores.values())
-        paths = dict.fromkeys(score.path.path for score in closely if score.path is not None)
+        important = _most_important(scores.values())
+        paths = dict.fromkeys(score.path.path for score in important if score.path is not None)
         for path in progress(list(paths), "cutting paths in all heads"):
-            needed += _needed(search, few, path, attention_here - attention_there)
+            needed += _needed(search, recoveries, path, attention_here - attention_there)
     except (OutOfTime, KeyboardInterrupt):
         tried = f"{len(scores)} of {len(units)} units were left out"
         missing.append(f"when it was stopped, {tried}, and {len(control)} random sets tried")
     return Explanation(
         task=task.task,
         batch=batch,
-        other=other,
-        on_the_same=same_others and torch.equal(decided.inputs, batch.inputs),
+        other=counterfactuals,
+        on_the_same=same_prompts and torch.equal(decided.inputs, batch.inputs),
         patch=search.patch,
         metric=task.measures,
         keep=search.keep,
         intact=Measured.of(recovery.intact),
         nothing=Measured.of(recovery.nothing),
-        corrupted=Measured.of(_on_counterfactual(model, task, batch, other)),
+        corrupted=Measured.of(_on_counterfactual(model, task, batch, counterfactuals)),
         levels=levels,
         control=tuple(sorted(control)),
         units=tuple(scores.values()),
@@ -412,17 +407,17 @@ def explain(
 
 
 def _on_counterfactual(model: Any, task: MetricTask, batch: Batch, other: Batch) -> Tensor:
-    """The metric on the counterfactual prompts, of the answers of the prompts."""
-    asked = Batch(other.inputs, batch.targets, batch.roles, other.attention_mask)
-    runs = HookRuns(model, asked, task.answer_roles)
+    """Return the metric of the prompts' answers on the counterfactual prompts."""
+    prompts = Batch(other.inputs, batch.targets, batch.roles, other.attention_mask)
+    runs = HookRuns(model, prompts, task.answer_roles)
     outputs = runs.base(Circuit({}, batch.roles.shape[-1])).outputs
-    return task.metric(outputs.float(), asked)
+    return task.metric(outputs.float(), prompts)
 
 
 def _random_sets(
     search: KeepSearch, heads: Sequence[Head], units: Sequence[Unit], count: int, seed: int
 ) -> Iterator[list[Unit]]:
-    """Sets of as many heads, rows and paths."""
+    """Draw random sets of as many heads, rows and paths as `units` has."""
     draw, counts = random.Random(seed), Counter(unit.level for unit in units)
     for _ in range(count if units else 0):
         chosen = list[Unit]()
@@ -434,16 +429,16 @@ def _random_sets(
 
 
 def _needed(
-    search: KeepSearch, few: Sequence[Recovery], path: RolePath, change: Tensor
+    search: KeepSearch, recoveries: Sequence[Recovery], path: RolePath, change: Tensor
 ) -> Iterator[tuple[HeadPath, ...]]:
-    """Smallest sets of heads of whose paths the intact model needs one.
+    """Find the smallest sets of heads in one of which the intact model needs this path.
 
-    Found on examples that decide, and returned if they are so on the others too.
+    The first of `recoveries` decides, the others confirm. `change` is that of mean attention.
     """
     assert search.estimates is not None
-    estimates, deciding, keep = search.estimates, few[0], search.keep
+    estimates, deciding, keep = search.estimates, recoveries[0], search.keep
     heads = [head for head in deciding.heads if path in search.paths[head.layer]]
-    # A sharp head that looks elsewhere has no slope.
+    # Where attention is saturated, the gradient by it vanishes: so its change counts as well.
     units = [
         unit
         for unit in (Unit(head, *path) for head in heads)
@@ -454,11 +449,11 @@ def _needed(
     if not units or deciding.needs(units, keep) is not True:
         return
     for needed in minimal_sets(units, lambda lost: deciding.needs(lost, keep) is True, _SETS):
-        fewer = [[kept for kept in needed if kept != unit] for unit in needed if needed[1:]]
+        subsets = [[kept for kept in needed if kept != unit] for unit in needed if needed[1:]]
         if all(
             recovery.needs(needed, keep) is True
-            and all(recovery.needs(subset, keep) is False for subset in fewer)
-            for recovery in few
+            and all(recovery.needs(subset, keep) is False for subset in subsets)
+            for recovery in recoveries
         ):
             yield tuple(sorted(HeadPath(unit.head, path) for unit in needed))
 
@@ -472,54 +467,55 @@ def _unit_scores(
     attention_there: Tensor,
     progress: Progress,
 ) -> Iterator[UnitScore]:
+    """Score every unit; then the most important ones again, more closely."""
     if not units:
         return
     task, batch, estimates = search.task.task, recovery.batch, search.estimates
     assert estimates is not None
     paths = {unit: _main_path(unit, estimates, search.paths[unit.head.layer]) for unit in units}
-    later = [path for path in dict.fromkeys(paths.values()) if path is not None]
-    made = _origins(search, decided, later, estimates)
+    named_paths = [path for path in dict.fromkeys(paths.values()) if path is not None]
+    origin_of = _origins(search, decided, named_paths, estimates)
     stable = stability(estimates, units)
     scores = list[UnitScore]()
     for unit in progress(units, "leaving out one by one"):
         path = paths[unit]
-        where, what = estimates.each(unit).mean(1).tolist()
+        by_attention, by_values = estimates.by_example(unit).mean(1).tolist()
         score = UnitScore(
             unit=unit,
             path=path and HeadPath(path.head, path.path.named(task.role_names)),
-            kind="" if path is None else _kind(path, search, batch, attention_here),
+            kind="" if path is None else _common_name(path, search, batch, attention_here),
             attention=float(attention_here[path.head][path.path]) if path else float("nan"),
             other=float(attention_there[path.head][path.path]) if path else float("nan"),
-            where=where,
-            what=what,
-            estimate_se=standard_error(estimates.each(unit).sum(0)),
+            where=by_attention,
+            what=by_values,
+            estimate_se=standard_error(estimates.by_example(unit).sum(0)),
             stability=stable[unit],
             without=recovery.kept([kept for kept in units if kept != unit]),
             attention_gone=None,
             values_gone=None,
-            origin=None if path is None else made.get(path),
+            origin=None if path is None else origin_of.get(path),
             enables=(),
         )
         scores.append(score)
         yield score
     sight = Sight(search.model, batch[:_SEEN], recovery.keeping(units), task.answer_roles)
-    for score in progress(_most_telling(scores), "where or what, and for whom"):
-        others = [kept for kept in units if kept != score.unit]
+    for score in progress(_most_important(scores), "where or what, and for whom"):
+        remaining = [kept for kept in units if kept != score.unit]
         yield replace(
             score,
             attention_gone=_halved(recovery, units, score.unit, "pattern"),
             values_gone=_halved(recovery, units, score.unit, "v"),
-            enables=tuple(sight.enabled(recovery.keeping(others), later)),
+            enables=tuple(sight.enabled(recovery.keeping(remaining), named_paths)),
         )
 
 
-def _most_telling(scores: Iterable[UnitScore]) -> list[UnitScore]:
-    """The units without which least is recovered."""
+def _most_important(scores: Iterable[UnitScore]) -> list[UnitScore]:
+    """Return the 16 units without which least is recovered."""
     return sorted(scores, key=lambda score: score.without.share)[:_CLOSELY]
 
 
-def _kind(path: HeadPath, search: KeepSearch, batch: Batch, attention: Tensor) -> str:
-    """What its head is called, if it looks there more than elsewhere, and does so on text too."""
+def _common_name(path: HeadPath, search: KeepSearch, batch: Batch, attention: Tensor) -> str:
+    """Name a path's head (induction head, ...) if it attends so on text, too."""
     task, row = search.task.task, attention[path.head][path.path.dest]
     kind = head_name(path.path, task, batch)
     tokenizer = getattr(task, "tokenizer", None)
@@ -531,7 +527,7 @@ def _kind(path: HeadPath, search: KeepSearch, batch: Batch, attention: Tensor) -
 
 
 def _halved(recovery: Recovery, units: Sequence[Unit], unit: Unit, patch: Patch) -> Share | None:
-    """What is recovered where a unit takes only its attention, or values, from the others."""
+    """Return what units recover if one of them has its attention or values patched."""
     if recovery.patch != "z":
         return None
     circuit = halving(recovery.empty, recovery.heads, units, unit, patch)
@@ -541,7 +537,7 @@ def _halved(recovery: Recovery, units: Sequence[Unit], unit: Unit, patch: Patch)
 def _origins(
     search: KeepSearch, decided: Batch, paths: Sequence[HeadPath], estimates: Estimates
 ) -> dict[HeadPath, Origin]:
-    """What makes what paths bring, on the examples of the estimates."""
+    """Find where the values of paths come from, on the examples of the estimates."""
     few = decided[: estimates.heads.shape[1]]
     if search.patch != "z" or search.counterfactual is None:
         return {}
@@ -549,7 +545,7 @@ def _origins(
 
 
 def stability(estimates: Estimates, units: Sequence[Unit]) -> dict[Unit, float]:
-    """How often each unit is among as many with the largest estimates, over redrawn prompts."""
+    """Return how often, in bootstrap samples, each of n units is in the top n."""
     draw, n_examples = random.Random(0), estimates.heads.shape[1]
     times, counts = Counter[Unit](), Counter(unit.level for unit in units)
     for _ in range(_REDRAWN):
@@ -560,12 +556,12 @@ def stability(estimates: Estimates, units: Sequence[Unit]) -> dict[Unit, float]:
 
 
 def _main_path(unit: Unit, estimates: Estimates, allowed: Sequence[RolePath]) -> HeadPath | None:
-    """Its own path, or the one of its head or row that brings most, if that is much of it."""
+    """Return a unit's path; of a head or row its largest, if a third of it or more."""
     if unit.dest is not None and unit.src is not None:
         return HeadPath(unit.head, RolePath(unit.dest, unit.src))
     paths = [path for path in allowed if unit.dest in (None, path.dest)]
-    brings = {path: abs(estimates.of(Unit(unit.head, *path))) for path in paths}
-    best = max(paths, key=brings.__getitem__, default=None)
-    if best is None or brings[best] < _NAMED * abs(estimates.of(unit)):
+    sizes = {path: abs(estimates.of(Unit(unit.head, *path))) for path in paths}
+    best = max(paths, key=sizes.__getitem__, default=None)
+    if best is None or sizes[best] < _NAMED * abs(estimates.of(unit)):
         return None
     return HeadPath(unit.head, best)

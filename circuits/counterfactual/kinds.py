@@ -1,4 +1,4 @@
-"""What a head is commonly called, by where it looks on some prompts and on a text."""
+"""Common names of heads (induction head, ...), by where they attend."""
 
 import weakref
 from typing import Any
@@ -18,11 +18,11 @@ _TEXT = (
     "learn best when they can see the water. On Monday they counted boats; on Tuesday they drew "
     "maps, and on Friday they wrote letters to their friends in the city. "
 )
-_KNOWN: "weakref.WeakKeyDictionary[Any, dict[Head, Mechanism]]" = weakref.WeakKeyDictionary()
+_ON_TEXT: "weakref.WeakKeyDictionary[Any, dict[Head, Mechanism]]" = weakref.WeakKeyDictionary()
 
 
 def head_name(path: RolePath, task: Task, batch: Batch) -> str:
-    """What a head with this path is commonly called, or nothing."""
+    """Return what a head with this path is commonly called, or nothing."""
     kind, position = path_kind(path, batch), batch.roles[:, 0, path.src]
     answers = path.dest in task.answer_roles  # only from there is an answer moved
     if kind or not answers or batch.tokens is None or not hasattr(task, "tokenizer"):
@@ -33,11 +33,11 @@ def head_name(path: RolePath, task: Task, batch: Batch) -> str:
 
 
 def is_so_on_text(kind: str, head: Head, model: HookedModel, tokenizer: Any) -> bool:
-    """Whether the rule of this kind describes the head best on a text that is repeated (`scan`)."""
+    """Whether a kind's rule describes the head best on a text given twice."""
     if kind not in KINDS.values():
         return True
-    if model not in _KNOWN:
+    if model not in _ON_TEXT:
         text = NextTokenTask.from_text(2 * _TEXT, tokenizer, 256)
         heads = describe_heads(model, text.whole(next(model.parameters()).device))
-        _KNOWN[model] = {scanned.head: scanned.rule for scanned in heads.values()}
-    return KINDS.get(_KNOWN[model][head].kind) == kind
+        _ON_TEXT[model] = {scanned.head: scanned.rule for scanned in heads.values()}
+    return KINDS.get(_ON_TEXT[model][head].kind) == kind

@@ -1,9 +1,9 @@
-"""Heads that write what they write on a counterfactual prompt, but for what they keep.
+"""Heads that are patched from a counterfactual prompt, except for the paths that they keep.
 
 A head writes, at dest, the sum over src of P[dest, src] V[src]: its attention times its values. For
-a path (dest, src) that is not kept, P and V, or one of them, are those of the counterfactual prompt
-in the intact model, which go with the batch (`Batch.counterfactual`). Nothing is rescaled. In the
-terms of TransformerLens, this patches `hook_z`, `hook_pattern` or `hook_v`.
+a path (dest, src) that is not kept, P, V or both are patched: taken from a run of the intact model
+on the counterfactual prompt (`Batch.counterfactual`). Nothing is rescaled. In TransformerLens's
+terms this patches `hook_z`, `hook_pattern` or `hook_v`, path by path.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -24,19 +24,18 @@ from retrieval_interp.tasks.roles import Roles
 from retrieval_interp.tasks.structured import from_data
 from retrieval_interp.tasks.task import Attended
 
-Patch = Literal["z", "pattern", "v"]  # what is the counterfactual's: both, attention, values
+Patch = Literal["z", "pattern", "v"]  # what is patched: attention and values, or one of them
 PATCHES: tuple[Patch, ...] = get_args(Patch)
 
 
 @dataclass(frozen=True)
 class Counterfactual(WithPaths):
-    """What the head writes on the counterfactual prompt, but for the rows and paths that it keeps.
+    """The head is patched from the counterfactual prompt, except for its rows and paths.
 
     Attributes:
         rows: roles whose whole rows are kept.
-        patch: what is the counterfactual's in all that is not kept.
-        tried: a row (dest,) or path (dest, src), of which only `tried_patch` is the
-            counterfactual's.
+        patch: what of everything else is taken from the counterfactual.
+        tried: a further row (dest,) or path (dest, src), of which only `tried_patch` is patched.
     """
 
     kind = "counterfactual"
@@ -50,7 +49,7 @@ class Counterfactual(WithPaths):
 
     @property
     def reads_pattern(self) -> bool:
-        """Whether the head's own attention has to be known."""
+        """Whether the output needs the head's attention on the prompt itself."""
         return bool(self.paths or self.rows or self.tried) or self.patch == "v"
 
     def output(self, here: Attended, there: Attended | None, roles: Places) -> Output:
@@ -72,7 +71,7 @@ class Counterfactual(WithPaths):
         return own if self.patch == "v" else own.where(kept, there.to(own))
 
     def checked(self, there: Attended | None) -> Attended:
-        """What the head does on the counterfactual prompt, which has to be known."""
+        """Return the attention on the counterfactual; an error if there is none."""
         if there is None:
             raise InputError(
                 f"{self.kind}: expected a batch with the attention of a counterfactual prompt, "
@@ -95,8 +94,9 @@ class Counterfactual(WithPaths):
     @classmethod
     def from_dict(cls, data: Mapping[str, Any], roles: Roles) -> Mechanism:
         rows = from_data(tuple[str, ...], data.get("rows", []), "rows")
-        made: Any = super().from_dict({"patch": "z", **data, "rows": []}, roles)
-        return cls(made.paths, tuple(parse_role(name, roles) for name in rows), made.patch)
+        without_rows: Any = super().from_dict({"patch": "z", **data, "rows": []}, roles)
+        parsed = tuple(parse_role(name, roles) for name in rows)
+        return cls(without_rows.paths, parsed, without_rows.patch)
 
     @classmethod
     def from_words(cls, words: Sequence[str], roles: Roles) -> Mechanism:
@@ -111,7 +111,7 @@ class Counterfactual(WithPaths):
 
 @dataclass(frozen=True)
 class Patched(Counterfactual):
-    """The reverse: what the head writes, but for the counterfactual's in some rows and paths."""
+    """The reverse: the head is intact, its rows and paths are patched."""
 
     kind = "patched"
 
@@ -129,10 +129,10 @@ class Patched(Counterfactual):
 def places_of(
     paths: Iterable[RolePath], rows: Iterable[int], roles: Places, size: int
 ) -> Bool[Tensor, "batch dest src"]:
-    """The positions that paths and rows join: of a path, role `dest` with role `src` of any chain.
+    """Return where a pattern belongs to these paths and rows.
 
-    So the paths of a row are all of it, wherever the head looks on the counterfactual prompt, if
-    every position has a role.
+    A path joins role `dest` of any chain with role `src` of any chain. So where every position has
+    a role, all paths of a row together make the whole row.
     """
     standing = role_places(roles, size)
     joined = torch.zeros(len(roles), size, size, dtype=torch.bool, device=roles.device)
@@ -144,13 +144,13 @@ def places_of(
 
 
 def mixed(here: Attended, there: Attended, patch: Patch | None) -> tuple[Tensor, Tensor]:
-    """The attention and the values where `patch` is the counterfactual's; None for neither."""
+    """Return attention and values with `patch`, or nothing (None), patched."""
     pattern = there.pattern if patch in ("z", "pattern") else here.pattern
     return pattern.to(here.z), (there.v if patch in ("z", "v") else here.v).to(here.z)
 
 
 def written(here: Attended, there: Attended, patch: Patch) -> Output:
-    """What the head writes where all of `patch` is the counterfactual's."""
+    """Return what the head writes with `patch` patched everywhere."""
     if patch == "z":
         return there.z.to(here.z)
     pattern, v = mixed(here, there, patch)
@@ -160,18 +160,18 @@ def written(here: Attended, there: Attended, patch: Patch) -> Output:
 def along(
     places: Bool[Tensor, "batch dest src"], here: Attended, there: Attended, patch: Patch | None
 ) -> Output:
-    """The part of what the head writes that comes along some paths."""
+    """Return what the head writes from some places of its pattern alone."""
     pattern, v = mixed(here, there, patch)
     return pattern.masked_fill(~places, 0.0) @ v  # rows of padding may be NaN
 
 
 def keeps_some(circuit: Circuit) -> bool:
-    """Whether heads of a circuit write what they write on a counterfactual prompt."""
+    """Whether some heads of a circuit are patched from a counterfactual prompt."""
     return any(isinstance(mechanism, Counterfactual) for mechanism in circuit.mechanisms.values())
 
 
 def batch_for(circuit: Circuit, model: Any, task: Task, batch: Batch, seed: int = 0) -> Batch:
-    """The batch, with the task's counterfactual if the circuit needs one and it has none."""
+    """Add the task's counterfactual to a batch, if the circuit needs one."""
     Circuit.check(circuit)
     check_type(batch, Batch, "batch")
     if batch.counterfactual is not None or not keeps_some(circuit):
@@ -180,7 +180,7 @@ def batch_for(circuit: Circuit, model: Any, task: Task, batch: Batch, seed: int 
 
 
 def with_counterfactual(model: Any, batch: Batch, other: Batch) -> Batch:
-    """The batch, with what a model's attention does on counterfactual prompts of the same shape.
+    """Add to a batch the attention and values of a model on counterfactual prompts.
 
     Args:
         model: a hooked model; left unchanged.
@@ -202,7 +202,7 @@ def with_counterfactual(model: Any, batch: Batch, other: Batch) -> Batch:
 
 @torch.no_grad()
 def attended(model: Any, batch: Batch) -> list[Attended]:
-    """What attention does in one run, layer by layer."""
+    """Run a model once and return pattern, v and z of each layer."""
     noted: dict[str, dict[int, Tensor]] = {"hook_pattern": {}, "hook_v": {}, "hook_z": {}}
     hooks: list[Any] = []
     for name, layers in noted.items():

@@ -1,12 +1,12 @@
-"""What makes the values that a path brings: the token itself, attention, and MLPs by layer.
+"""Where the values along a path come from: the embedding, and attention and MLPs by layer.
 
 What enters a layer is the embedding plus what attention and MLPs before it wrote. With the scale of
-the norm held as it is in each run, values are linear in these parts. With P, V and P', V' on the
-prompt and its counterfactual, and g the slope of the metric by what the head writes, each part adds
+the layer norm held fixed, values are linear in these parts. With P, V and P', V' on the prompt and
+its counterfactual, and g the gradient of the metric by what the head writes, each part contributes
 
     (P + P') / 2 (V_part - V'_part) g
 
-to what the path brings by its values, and together they add up to it.
+and together they add up to what the path contributes by its values (`units.contributions`).
 """
 
 from collections.abc import Iterable, Sequence
@@ -22,11 +22,11 @@ from retrieval_interp.circuits.hooks import call_options, hook_points, hooked, m
 from retrieval_interp.circuits.paths import HeadPath
 from retrieval_interp.tasks import Batch
 
-_EXACT = 0.01  # share of what a path brings by which its parts may miss it
+_EXACT = 0.01  # share of a path's contribution by which the sum of its parts may differ from it
 
 
 class Origin(NamedTuple):
-    """What the parts before a path add to what it brings, in units of the metric."""
+    """What each part contributes through a path, in units of the metric."""
 
     embedding: float
     attention: tuple[float, ...]  # by layer
@@ -34,7 +34,7 @@ class Origin(NamedTuple):
 
     @property
     def total(self) -> float:
-        """What the path brings by its values."""
+        """What the path contributes by its values."""
         return self.embedding + sum(self.attention) + sum(self.mlp)
 
 
@@ -42,26 +42,26 @@ class Origin(NamedTuple):
 def origins(
     model: Any,
     batch: Batch,
-    other: Batch,
+    counterfactuals: Batch,
     paths: Iterable[HeadPath],
     slopes: Sequence[Float[Tensor, "batch pos head d_head"]],
 ) -> dict[HeadPath, Origin]:
-    """Say what makes what each path brings, on examples with a counterfactual.
+    """Attribute what each path contributes by its values to the parts before it.
 
     Args:
         model: a hooked model; left unchanged.
-        batch: the examples, with what attention does on their counterfactuals.
-        other: the counterfactual prompts.
-        paths: of which heads.
-        slopes: of the metric by what the heads of each layer write.
+        batch: the examples, with the attention of their counterfactuals.
+        counterfactuals: the counterfactual prompts.
+        paths: the paths to explain.
+        slopes: gradients of the metric by what the heads of each layer write (`Estimates.slopes`).
 
     Returns:
-        The parts of each path; of a model whose values are not linear in them, none.
+        An origin for each path whose parts add up, as they do if values are linear in them.
     """
     paths = list(paths)
-    runs = [_Run(model, prompts, paths) for prompts in (batch, other)] if paths else []
-    made = {path: _origin(model, path, runs, batch.roles, slopes) for path in paths}
-    return {path: origin for path, origin in made.items() if origin is not None}
+    runs = [_Run(model, prompts, paths) for prompts in (batch, counterfactuals)] if paths else []
+    origin_of = {path: _origin(model, path, runs, batch.roles, slopes) for path in paths}
+    return {path: origin for path, origin in origin_of.items() if origin is not None}
 
 
 class _Run:
@@ -73,7 +73,7 @@ class _Run:
         self.layers: dict[tuple[str, int], Tensor] = {}
         example = torch.arange(len(batch), device=batch.roles.device)[:, None, None]
         position = batch.roles[:, :, self.roles].clamp(min=0)
-        # Where a block adds both to what enters it, there is no middle.
+        # A parallel block, which adds attention and MLP to the same stream, has no middle.
         middle = "hook_resid_mid" if _has(model, "hook_resid_mid") else "hook_mlp_out"
         parts = ["hook_resid_pre", "hook_resid_post", *([middle] if _has(model, middle) else [])]
 
@@ -95,7 +95,7 @@ class _Run:
             model(batch.inputs, **call_options(batch), return_type=None)
 
     def parts(self, layer: int, src: int) -> Float[Tensor, "part batch chain d_model"]:
-        """What enters a layer at a role: the embedding, then attention and MLP of each before."""
+        """Split what enters a layer at a role: embedding, then attention and MLP by layer."""
         here = self.roles.index(src)
         stream = {key: x[:, :, here] for key, x in self.streams.items()}
         parts = [stream["hook_resid_pre", 0]]
@@ -116,7 +116,7 @@ def _has(model: Any, part: str) -> bool:
 def _origin(
     model: Any, path: HeadPath, runs: Sequence[_Run], roles: Tensor, slopes: Sequence[Tensor]
 ) -> Origin | None:
-    """The parts of one path; None if they do not add up to what it brings by its values."""
+    """Attribute one path; None if the parts do not add up."""
     (layer, head), (dest, src) = path
     attn, norm = model.blocks[layer].attn, getattr(model.blocks[layer], "ln1", None)
     if norm is None:
@@ -127,15 +127,15 @@ def _origin(
     slope = slopes[layer][:, :, head][position] / len(roles)  # [batch chain d_head]
     patterns = [run.layers["pattern", layer][:, head][position].gather(-1, sources) for run in runs]
     attention = torch.stack(patterns).mean(0)[..., 0].masked_fill(~present, 0.0)  # (P + P') / 2
-    sums, brought = [], []
+    sums, totals = [], []
     for run in runs:
         parts = run.parts(layer, src)
         values = _held_norm(norm, parts, parts.sum(0)) @ weights
         sums.append(torch.einsum("pbce,bce,bc->p", values, slope, attention))
         v = run.layers["v", layer]
         v = v[:, :, head * v.shape[2] // model.cfg.n_heads][rows_of(src, roles)]
-        brought.append(float(torch.einsum("bce,bce,bc->", v, slope, attention)))
-    added, total = (sums[0] - sums[1]).tolist(), brought[0] - brought[1]
+        totals.append(float(torch.einsum("bce,bce,bc->", v, slope, attention)))
+    added, total = (sums[0] - sums[1]).tolist(), totals[0] - totals[1]
     if abs(sum(added) - total) > _EXACT * sum(map(abs, added)):
         return None
     return Origin(embedding=added[0], attention=tuple(added[1::2]), mlp=tuple(added[2::2]))
@@ -144,11 +144,11 @@ def _origin(
 def _held_norm(
     norm: Any, parts: Float[Tensor, "part *place d_model"], x: Float[Tensor, "*place d_model"]
 ) -> Float[Tensor, "part *place d_model"]:
-    """What a norm makes of the parts of x with the scale that it has for x, without its bias."""
+    """Apply a norm to the parts of x, with its scale for x and without its bias."""
     sign = torch.ones_like(x[..., :1, :].flatten(0, -2)[:1])
     sign[..., ::2] = -1.0
     zero = _norm(norm, torch.zeros_like(sign))
-    gain = (_norm(norm, 1000.0 * sign) - zero) / sign  # so large that its epsilon is nothing
+    gain = (_norm(norm, 1000.0 * sign) - zero) / sign  # so large that epsilon does not matter
     constant = _norm(norm, torch.full_like(sign, 1000.0)) - zero
     centres = bool((constant.abs() < 1e-3 * gain.abs()).all())
 
@@ -161,7 +161,7 @@ def _held_norm(
 
 
 def _norm(norm: Any, x: Tensor) -> Tensor:
-    """A norm as a function of vectors, with the axes and the type that its model has."""
+    """Call a norm with its model's axes and type; return float32 of x's shape."""
     dtype = next((p.dtype for p in norm.parameters()), x.dtype)
-    made: Tensor = norm(x.reshape(1, -1, x.shape[-1]).to(dtype))
-    return made.float().reshape(x.shape)
+    normed: Tensor = norm(x.reshape(1, -1, x.shape[-1]).to(dtype))
+    return normed.float().reshape(x.shape)

@@ -1,19 +1,19 @@
-"""What an answer hangs on: changes of one place after which the model answers otherwise.
+"""Counterfactuals of one prompt: changes of a word that change the model's answer.
 
-1. The answer's kind are the tokens of its form (behind a blank, with a capital, of letters) whose
-   embeddings are nearest to its own.
-2. Every word is changed a few times: each of its tokens to its own nearest embeddings, and to what
-   the model itself predicts there, of its form. How far the answer's logit, less the log-sum-exp of
-   the nearest of its kind, falls in the half of these changes where it falls most, says how much
-   the answer hangs on this word. The last token, whose own embedding goes straight to the answer,
-   is asked about only by name.
-3. At the places on which most hangs many changes are tried. One fits if it turns the answer (a
-   token of the kind, less likely before but in play, is now more likely) and the prompt is hardly
-   less likely. The first place is asked about where enough fit and lead to different answers.
-   Where few fit, as in a rare name, tokens of the same form are drawn at random.
+1. The *kind* of an answer is the set of tokens it competes with: those of its form (behind a blank,
+   with a capital, of letters) whose embeddings are nearest to its own.
+2. Every word is replaced a few times, each of its tokens by its nearest embeddings and by what the
+   model itself predicts there, of the same form. Its *fall* says how much the answer depends on it:
+   how far the answer's logit, less the log-sum-exp of the nearest of its kind, falls in the half of
+   the changes where it falls most. The last token, whose own embedding goes straight to the answer,
+   is only tried by name.
+3. Many changes are tried of the words with the largest falls. One *fits* if it turns the answer (a
+   token of the kind, less likely before but among the first 300, is now more likely) and makes the
+   prompt hardly less likely. The word whose changes fit, with the most different answers, is taken.
+   If few fit, as in a rare name, tokens of the same form are drawn at random.
 
-Of a changed prompt only the positions from the change on are run, after the keys and values of the
-prompt itself, where the model is a bridge to one of Hugging Face.
+Where the model is a bridge to one of Hugging Face, only the positions from the change on are run,
+with the keys and values of the prompt before it (a KV cache).
 """
 
 import math
@@ -29,62 +29,56 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from retrieval_interp.circuits.hooks import (
-    has_hooks,
-    hooked,
-    is_transformers,
-    measuring,
-    run_model,
-)
+from retrieval_interp.circuits.hooks import has_hooks, hooked, is_transformers, measuring, run_model
 from retrieval_interp.circuits.losses import Progress, answer_hooks, no_progress
 from retrieval_interp.tasks import Batch, InputError
 from retrieval_interp.tasks.shown import listed
 from retrieval_interp.tasks.words.given_texts import Pair, PairsTask, SpelledTask
 from retrieval_interp.tasks.words.text_task import token_ids
 
-KIND = 60  # tokens of the answer's kind, which may lead after a change
-NEAREST = 6  # the nearest of them, of which the answer is told apart to see what it hangs on
-IN_PLAY = 300  # first tokens among which another answer is before the change
-FIRST = 4  # neighbours, and predictions, that are tried at every place
-MANY = 32  # the same, at the place that is asked about
-CHANGES = 16  # that are used: half decide, half confirm
-ENOUGH = 4  # changes that fit, or else random ones are tried; and answers that they lead to
-LESS_LIKELY = 8.0  # nats by which the prompt may be less likely after a change
-PLACES = 12  # that are tried; in a longer prompt those with the largest gradients
-NEXT = 3  # places at most at which many changes are tried, if as much as ...
-NEARLY = 0.5  # ... this part of what hangs on the first one hangs on them
-ASKING = 0.3  # part of the time in which changes are tried, and ...
-RUNS = 12  # ... how many runs of the prompt the rest of it has to have room for, for each change
-TOKENS = 4096  # that are run at once
-ROOM = 8192  # tokens that all changes which are tried at a place may have together
-PATTERNS = 1_000_000_000  # weights of attention on all changes that are used
-LONGEST = 8  # tokens of a word
-SHOWN = 6  # changes that are named
+KIND = 60  # tokens of the answer's kind, with the answer
+NEAREST = 6  # tokens of the kind to which the answer is compared in a fall
+IN_PLAY = 300  # a wrong answer must be among this many likeliest tokens before the change
+FIRST = 4  # near tokens, and as many predicted ones, that are tried for every word
+MANY = 32  # the same, for the words with the largest falls
+CHANGES = 16  # changes that are used at most: half decide, half confirm
+ENOUGH = 4  # random tokens are tried if fewer changes fit; also of different answers
+LESS_LIKELY = 8.0  # nats by which a change that fits may lower the prompt's log probability
+PLACES = 12  # words that are tried; in a longer prompt those with the largest gradients
+NEXT = 3  # words at most of which many changes are tried, if their fall is at least ...
+NEARLY = 0.5  # ... this share of the largest
+ASKING = 0.3  # share of the time for trying changes, and ...
+RUNS = 12  # ... runs of the prompt, for each change, that have to fit in the rest of it
+TOKENS = 4096  # tokens that are run at once
+ROOM = 8192  # tokens at most of all changes that are tried of one word
+PATTERNS = 1_000_000_000  # attention weights at most of all changes that are used
+LONGEST = 8  # tokens of a word at most
+SHOWN = 6  # changes that are named in the text
 
 
 class Change(NamedTuple):
     """Other tokens at a place, and what the model then answers."""
 
-    text: str
-    wrong: str  # the first token of it
-    word: str  # all of it
-    prompt: str
+    text: str  # these tokens
+    wrong: str  # the first token of that answer
+    word: str  # all of that answer
+    prompt: str  # the whole changed prompt
 
 
 class Wrong(NamedTuple):
-    """A wrong answer that is given: how likely all of it is after the prompt as it is."""
+    """A given wrong answer, and how likely it is after the unchanged prompt."""
 
     word: str
-    probability: float
+    probability: float  # of all of it
     rank: int  # of its first token among all, from 1
 
 
 @dataclass(frozen=True)
 class Place:
-    """A word of a prompt, its tokens start .. stop-1, and how much the answer hangs on it.
+    """A word of a prompt, tokens start .. stop-1, and how the answer depends on it.
 
-    `falls` is how far the answer's logit, less the log-sum-exp of the nearest of its kind, falls,
-    in nats.
+    `falls` is how far the answer's logit, less the log-sum-exp of the nearest of its kind, falls
+    when the word is changed, in nats.
     """
 
     start: int
@@ -100,35 +94,35 @@ class PromptQuestion:
     prompt: str
     answer: str  # the first token of it
     word: str  # all of it
-    tokens: tuple[int, ...]  # of all of it, but for what wrong answers begin with as well
+    tokens: tuple[int, ...]  # of all of it, without a beginning that wrong answers share
     probability: float  # of all of it
     rank: int  # of its first token among all, from 1
     says: str  # the likeliest token
-    says_word: str  # and what goes on with its word
-    says_probability: float  # of the token
-    places: tuple[Place, ...]  # that were tried, in the order of the prompt
-    place: Place  # that is asked about
+    says_word: str  # the whole word that the model goes on to write
+    says_probability: float  # of its first token
+    places: tuple[Place, ...]  # words that were tried, in the order of the prompt
+    place: Place  # the word that is changed
     changes: tuple[Change, ...]
-    at_random: bool  # whether the tokens put there mean nothing
+    at_random: bool  # whether the changes are tokens drawn at random
     wrong: Wrong | None = None
 
     @property
     def pairs(self) -> list[Pair]:
-        """The prompt with each change, and the answers before and after it."""
+        """The prompt paired with each changed prompt, and the answers to both."""
         return [
             Pair(self.prompt, change.prompt, (self.answer,), (change.wrong,))
             for change in self.changes
         ]
 
     def task(self, tokenizer: Any) -> PairsTask:
-        """The changes as a task, in which all tokens of the answer count."""
+        """Return the pairs as a task that scores all tokens of the answer."""
         if len(self.tokens) > 1:
             return SpelledTask(self.pairs, tokenizer, self.tokens)
         return PairsTask(self.pairs, tokenizer)
 
     @property
     def sentences(self) -> list[str]:
-        """What the model says, what that hangs on, and what is changed."""
+        """What the model says, which words that depends on, and what is changed."""
         says = f"The model says {self.says!r} ({self.says_probability:.0%})"
         if self.says_word != self.says:
             says += f", as in {self.says_word!r}"
@@ -164,33 +158,34 @@ def ask(
     time: float = math.inf,
     progress: Progress = no_progress,
 ) -> PromptQuestion:
-    """Find what an answer hangs on, and changes after which the model answers otherwise.
+    """Find the word that an answer depends on, and changes of it that turn the answer.
 
     Args:
         model: a hooked model with a tokenizer; left unchanged.
         prompt: a text, up to where the answer comes, without a blank at the end.
         answer: what follows; by default what the model says.
-        wrong: what is to lead afterwards; by default any other answer of its kind.
-        place: the word or words to change, as they are written; by default that word on which most
-            hangs.
+        wrong: what the model is to prefer after a change; by default any answer of the same kind.
+        place: the word or words to change, as they are written; by default the word with the
+            largest fall.
         seed: of random tokens.
-        time: seconds for the search as well; after a part of them no more is tried than has to be,
-            and there are as many changes as can be searched in the rest.
+        time: seconds, for this and the search after it. When 0.3 of them are over nothing more is
+            tried than has to be, and no more changes are returned than the search has time for.
         progress: wraps an iterable to show a bar.
     """
     asking = _Asking(model, prompt, time)
     tokens = asking.answer_tokens(answer) if answer else [int(asking.logits.argmax())]
-    kind, said_wrong = [] if wrong else asking.kind(tokens[0]), None
+    kind, given_wrong = [] if wrong else asking.kind(tokens[0]), None
     if wrong:
-        other = asking.answer_tokens(wrong)
-        shorter = min(len(tokens), len(other))
-        same = next((n for n in range(shorter) if tokens[n] != other[n]), shorter)
+        wrong_tokens = asking.answer_tokens(wrong)
+        shorter = min(len(tokens), len(wrong_tokens))
+        same = next((n for n in range(shorter) if tokens[n] != wrong_tokens[n]), shorter)
         if same == shorter:
             raise InputError(f"expected another wrong answer than the answer, found {wrong!r:.40}")
         asking.go_on(tokens[:same])
-        tokens = tokens[same:]
-        kind, likely = [tokens[0], other[same]], asking.probability(other[same:])
-        said_wrong = Wrong(asking.written(other[same:]), likely, asking.rank(other[same]))
+        tokens, wrong_tokens = tokens[same:], wrong_tokens[same:]
+        kind = [tokens[0], wrong_tokens[0]]
+        word, likely = asking.written(wrong_tokens), asking.probability(wrong_tokens)
+        given_wrong = Wrong(word, likely, asking.rank(wrong_tokens[0]))
     right = tokens[0]
     places = list[Place]()
     for span in progress(asking.places(right, kind, place), "what the answer hangs on"):
@@ -222,9 +217,10 @@ def ask(
         )
     says = int(asking.logits.argmax())
     rows = [[*asking.ids, says], *([*row, token] for row, token in turned)]
-    (said, *words), prompt_size = asking.spelled(rows), len(asking.ids) - len(asking.shared)
+    says_tokens, *words = asking.spelled(rows)
+    prompt_size = len(asking.ids) - len(asking.shared)
     if not answer:
-        tokens = said
+        tokens = says_tokens
     span = range(best.start, best.stop)
     return PromptQuestion(
         prompt=prompt,
@@ -234,7 +230,7 @@ def ask(
         probability=asking.probability(tokens),
         rank=asking.rank(right),
         says=asking.written([says]),
-        says_word=asking.written(said),
+        says_word=asking.written(says_tokens),
         says_probability=float(asking.logits.softmax(0)[says]),
         places=tuple(sorted(places, key=lambda place: place.start)),
         place=best,
@@ -248,12 +244,12 @@ def ask(
             for (row, token), word in zip(turned, words)
         ),
         at_random=at_random,
-        wrong=said_wrong,
+        wrong=given_wrong,
     )
 
 
 class _Turned(NamedTuple):
-    """The tokens of a changed prompt, and the token that then leads."""
+    """A changed prompt, and the token of the kind that is then the likeliest."""
 
     row: list[int]
     wrong: int
@@ -279,7 +275,7 @@ class _Asking:
                 f"{len(self.begin) + len(self.ids)}"
             )
         self.device = next(model.parameters()).device
-        self.shared = list[int]()  # what all answers begin with, such as a blank of its own
+        self.shared = list[int]()  # tokens that all answers begin with, such as a separate blank
         before = monotonic()
         self._predict()
         self.seconds = monotonic() - before  # that a run of the prompt takes
@@ -302,54 +298,53 @@ class _Asking:
         return str(self.tokenizer.decode([row[index] for index in span]))
 
     def written(self, answer: Sequence[int]) -> str:
-        """An answer as it follows the prompt."""
+        """Return an answer as text, as it follows the prompt."""
         return str(self.tokenizer.decode([*self.shared, *answer]))
 
     def answer_tokens(self, answer: str) -> list[int]:
-        """An answer in the form that the model would rather write here."""
+        """Tokenize an answer with or without a blank, whichever is likelier here."""
         before, prompt = len(self.ids), self.tokenizer.decode(self.ids)
         written = dict.fromkeys([answer, f" {answer.lstrip()}", answer.lstrip()])
         read = [token_ids(self.tokenizer, prompt + text) for text in written if text]
-        rest = [ids[before:] for ids in read if ids[:before] == self.ids and ids[before:]]
-        if not rest:
+        fitting = [ids[before:] for ids in read if ids[:before] == self.ids and ids[before:]]
+        if not fitting:
             raise InputError(f"answer: expected text that can follow the prompt, found {answer!r}")
-        tokens = max(rest, key=lambda tokens: float(self.logits[tokens[0]]))
+        tokens = max(fitting, key=lambda tokens: float(self.logits[tokens[0]]))
         if len(tokens) > 1 and self.tokenizer.decode(tokens[:1]).isspace():
             self.go_on(tokens[:1])
             return tokens[1:]
         return tokens
 
     def go_on(self, tokens: Sequence[int]) -> None:
-        """Put what all answers begin with behind the prompt."""
+        """Append tokens that all answers begin with to the prompt."""
         if tokens:
             self.shared += tokens
             self.ids += tokens
             self._predict()
 
     def near(self, token: int, count: int, tokens: Tensor) -> list[int]:
-        """Of some tokens those with the nearest embeddings."""
+        """Return those of some tokens whose embeddings are nearest to one token's."""
         likeness = self.embeddings[tokens] @ self.embeddings[token]
         return list(tokens[likeness.topk(min(count, len(tokens))).indices].tolist())
 
     def alike(self, token: int) -> Int[Tensor, " tokens"]:
-        """The tokens of the same form, without other spellings of the same word."""
+        """Return the tokens of the same form, but for spellings of the same word."""
         same = (self.forms == self.forms[token]).nonzero()[:, 0]
         word = self._word(token)
-        spelled = [other for other in self.near(token, 8, same) if other != token]
-        twins = [other for other in spelled if self._word(other) == word]
-        return same[~torch.isin(same, same.new_tensor([token, *twins]))]
+        spellings = [near for near in self.near(token, 8, same) if self._word(near) == word]
+        return same[~torch.isin(same, same.new_tensor([token, *spellings]))]
 
     def _word(self, token: int) -> str:
         return str(self.tokenizer.decode([token])).strip().lower()
 
     def kind(self, answer: int) -> list[int]:
-        """The answer and the tokens of its form with the nearest embeddings."""
+        """Return an answer's kind: itself and the nearest tokens of its form."""
         return [answer, *self.near(answer, KIND - 1, self.alike(answer))]
 
     # Places
 
     def places(self, right: int, kind: Sequence[int], place: str) -> list[range]:
-        """The tokens to change: those that are named, or every word but the last token's."""
+        """Return the spans to change: those of `place`, or every word but the last."""
         size = len(self.ids) - len(self.shared)
         if place:
             spans = [
@@ -371,7 +366,7 @@ class _Asking:
         return sorted(steepest, key=lambda word: -word.start)  # those that take least time first
 
     def _words(self) -> list[range]:
-        """The prompt's words: letters without a blank before them go on with the word before."""
+        """Split the prompt into words: letters without a blank continue a word."""
         words = list[range]()
         texts = self.tokenizer.batch_decode([[token] for token in self.ids])
         for index, text in enumerate(texts):
@@ -383,7 +378,7 @@ class _Asking:
         return words
 
     def _gradients(self, right: int, kind: Sequence[int]) -> Float[Tensor, " pos"]:
-        """The size of the gradient by each token's embedding."""
+        """Return the norm of the gradient by each token's embedding."""
         embedded: list[Tensor] = []
 
         def note(x: Tensor, hook: Any) -> Tensor:
@@ -394,15 +389,15 @@ class _Asking:
         hooks = [("hook_embed", note), *answer_hooks(self.model, batch, (0,))]
         with torch.enable_grad(), hooked(self.model, hooks):
             logits = run_model(self.model, batch)[0, -1].float()
-            leads = logits[right] - logits[list(kind)].logsumexp(0)
-            (slopes,) = torch.autograd.grad(leads, embedded)
+            lead = logits[right] - logits[list(kind)].logsumexp(0)
+            (slopes,) = torch.autograd.grad(lead, embedded)
         sizes: Tensor = slopes[0, len(self.begin) :].norm(dim=-1)
         return sizes
 
     # Changes
 
     def candidates(self, span: range, count: int) -> list[list[int]]:
-        """Prompts with other tokens: near embeddings of its form, and what the model predicts."""
+        """Replace a span by near tokens of its form, and by predicted ones."""
         columns = []
         for index in span:
             token, before = self.ids[index], index + len(self.begin) - 1
@@ -416,25 +411,25 @@ class _Asking:
         return self._read_back(span, zip(*columns))
 
     def drawn(self, span: range, count: int, draw: random.Random) -> list[list[int]]:
-        """Prompts with tokens of the same form drawn at random."""
+        """Replace a span by tokens of the same form, drawn at random."""
         alike = [self.alike(self.ids[index]).tolist() for index in span]
         chosen = ([draw.choice(tokens) for tokens in alike] for _ in range(4 * count))
         return self._read_back(span, dict.fromkeys(map(tuple, chosen)))[: 2 * count]
 
     def _read_back(self, span: range, tokens: Any) -> list[list[int]]:
-        """Prompts with these tokens, of those that are read from their text as they are."""
+        """Put tokens in a span; return the prompts that their text tokenizes to."""
         rows = [[*self.ids[: span.start], *new, *self.ids[span.stop :]] for new in tokens]
         texts = [self.tokenizer.decode(row) for row in rows]
         read = self.tokenizer(texts, add_special_tokens=False)["input_ids"] if texts else []
         return [row for row, ids in zip(rows, read) if ids == row]
 
     def _is_read_back(self, token: int) -> bool:
-        """Whether a token behind the prompt is read from its text as it is."""
+        """Whether the prompt with this token is what its text tokenizes to."""
         text = self.tokenizer.decode([*self.ids, token])
         return token_ids(self.tokenizer, text) == [*self.ids, token]
 
     def falls(self, span: range, right: int, kind: Sequence[int]) -> float:
-        """How far the answer falls, in the half of a few changes where it falls most."""
+        """Return a span's fall in nats, the mean over the larger half of changes."""
         rows = self.candidates(span, FIRST)
         if len(rows) < FIRST:
             rows += self.drawn(span, FIRST, random.Random(0))
@@ -448,18 +443,18 @@ class _Asking:
     def changes(
         self, place: Place, right: int, kind: Sequence[int], draw: random.Random | None = None
     ) -> list[_Turned]:
-        """The changes that fit: each wrong answer once, then once more; the nearest tokens first.
+        """Return the changes that fit: one for each wrong answer, then a second, ...
 
-        With `draw` the tokens are drawn, and the prompt need not be likely.
+        With `draw` the tokens are drawn at random, and the prompt need not be likely.
         """
         span = range(place.start, place.stop)
         many = max(FIRST, min(MANY, ROOM // (2 * len(self.ids))))
         rows = self.candidates(span, many) if draw is None else self.drawn(span, many, draw)
         in_play = set(self.logits.topk(min(IN_PLAY, len(self.logits))).indices.tolist())
-        less = [token for token in kind if self.logits[token] < self.logits[right]]
-        possible = [
+        possible = [  # wrong answers
             token
-            for token in less
+            for token in kind
+            if self.logits[token] < self.logits[right]
             if (token in in_play or len(kind) == 2) and self._is_read_back(token)
         ]
         if not rows or not possible:
@@ -486,7 +481,7 @@ class _Asking:
         return [_Turned(row, wrong) for _, wrong, row in fitting[:most]]
 
     def _likely(self, logits: Float[Tensor, "pos vocab"], row: Sequence[int]) -> float:
-        """The log probability, in nats, of the tokens that the last logits are for."""
+        """Return the log probability of a row's last tokens, by these logits."""
         tokens = torch.tensor([*self.begin, *row], device=logits.device)
         after = tokens[len(tokens) - len(logits) + 1 :]
         return float(logits[:-1].log_softmax(-1).gather(-1, after[:, None]).sum())
@@ -494,7 +489,7 @@ class _Asking:
     # Answers
 
     def spelled(self, rows: Sequence[list[int]]) -> list[list[int]]:
-        """The answers at the end of prompts, with what the model adds to their words in time."""
+        """Continue answers at the end of prompts to whole words, if time allows."""
         words = [row[len(self.ids) :] for row in rows]
         going = list(range(len(rows)))
         for _ in range(LONGEST):
@@ -514,7 +509,7 @@ class _Asking:
         return words
 
     def probability(self, answer: Sequence[int]) -> float:
-        """Of all tokens of an answer."""
+        """Return the probability of an answer, all tokens together."""
         if len(answer) == 1:
             return float(self.logits.softmax(0)[answer[0]])
         row = [*self.ids, *answer]
@@ -522,13 +517,13 @@ class _Asking:
         return math.exp(self._likely(logits[0], row))
 
     def rank(self, token: int) -> int:
-        """Of a token after the prompt, from 1."""
+        """Return a token's rank after the prompt, from 1."""
         return 1 + int((self.logits > self.logits[token]).sum())
 
     # Runs
 
     def _batch(self, rows: Sequence[Sequence[int]], first: int = -1) -> Batch:
-        """Prompts, with the positions from a token on as roles; by default the last one."""
+        """Make a batch with the positions from a token on as roles; or the last."""
         tokens = torch.tensor([[*self.begin, *row] for row in rows], device=self.device)
         size = tokens.shape[1]
         start = size - 1 if first < 0 else first + len(self.begin)
@@ -536,18 +531,18 @@ class _Asking:
         return Batch(tokens, tokens[:, -1:], positions.expand(len(tokens), 1, -1))
 
     def _going_on(self, kept: Iterable[tuple[Tensor, Tensor]]) -> dict[str, Any]:
-        """Call options of a bridge that goes on after keys and values, and adds to them."""
+        """Return the options by which a bridge continues a KV cache, and adds to it."""
         from transformers import DynamicCache
 
         return {"past_key_values": DynamicCache([*kept]), "use_cache": True}
 
     def _run(self, rows: Sequence[list[int]], first: int = -1) -> Iterator[Tensor]:
-        """The logits of changed prompts from a token on, some rows at a time."""
+        """Yield the logits of changed prompts from a token on, some rows at a time."""
         size = max(1, TOKENS // (len(rows[0]) + 1))
         for start in range(0, len(rows), size):
             batch = self._batch(rows[start : start + size], first)
-            known = batch.inputs.new_tensor([*self.begin, *self.ids])[: batch.inputs.shape[1]]
-            same = (batch.inputs[:, : len(known)] == known).all(0).long().cumprod(0).sum()
+            prompt = batch.inputs.new_tensor([*self.begin, *self.ids])[: batch.inputs.shape[1]]
+            same = (batch.inputs[:, : len(prompt)] == prompt).all(0).long().cumprod(0).sum()
             begun = min(int(same), int(batch.roles[0, 0, 0])) if self.kept else 0
             options = dict[str, Any]()
             if begun:
@@ -566,7 +561,7 @@ class _Asking:
 
 @lru_cache(maxsize=4)
 def _forms(tokenizer: Any, count: int) -> Tensor:
-    """How every token is written, as a number: behind a blank, with a capital, in letters."""
+    """Number every token's form: blank before it, capital, ASCII, letters."""
     texts = tokenizer.batch_decode([[token] for token in range(count)])
     special = set(tokenizer.all_special_ids)
     return torch.tensor([-1 if n in special else _form(text) for n, text in enumerate(texts)])

@@ -1,18 +1,20 @@
-"""Which heads, rows and paths have to be kept, all others being the counterfactual's.
+"""Search for the fewest heads, rows and paths to keep while all others are patched.
 
-1. Measure the metric with everything kept and with nothing kept; stop where they are alike.
-2. Estimate what every unit brings (`units`).
-3. Heads: the shortest beginning of the ranking that keeps the asked share, doubled until it does on
-   all prompts and then halved; then take away what is not needed, the least first, several at once
-   while that works. Exact runs decide every step.
-4. Prompts that decided nothing confirm it, or as many units are put back as keep the share there
-   too. Otherwise it would be luck, after so many trials.
-5. Where more than all is recovered, as what is not kept works against it, a few of those units are
-   kept, too.
-6. The same with rows, and then with paths: those of the units before and the best of others. A row
-   that is lost with all its paths kept, as it attends to positions without a role, stays a row.
+A set of units *holds* if it recovers the asked share of the metric on the examples that decide,
+while everything else is patched from the counterfactual prompt. Exact runs decide every step:
+
+1. Measure the metric with everything kept and with nothing kept; stop if they hardly differ.
+2. Estimate what every unit contributes, which gives a ranking (`units`).
+3. Heads: find the shortest prefix of the ranking that holds, by doubling and then bisection. Then
+   remove what is not needed, the smallest estimates first, several at once while that works.
+4. Confirm it on fresh examples, on which units are put back until it holds there too: after so many
+   trials a set may hold by luck.
+5. If more than all is recovered, as some patched units work against it, keep a few of those, too.
+6. The same with rows, then with paths: the parts of the units before, and the best of others. A row
+   that recovers less with all its paths kept, as it attends to positions without a role, stays one.
 """
 
+import itertools
 import math
 from bisect import bisect_left
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
@@ -41,15 +43,15 @@ from retrieval_interp.circuits.losses import Scorer, standard_error
 from retrieval_interp.circuits.tolerance import uninformed_loss
 from retrieval_interp.tasks import Batch, InputError
 
-_FEW = 16  # examples of estimates
-_SEARCHING = 0.6  # part of the time; the rest is for measuring what was found
-_COARSE = 8  # the bisection ends where this part of its length is left
-_LEAST = 0.1  # part of what the model knows that the counterfactual has to take away
-_LITTLE = 0.01  # share that it may cost to narrow some units
-_MOST = 0.95  # of what the parts of a unit are estimated to bring; the rest is left out
-_OTHERS = 24  # units of others that are tried
-_EARLY = 8  # examples that may refuse a set before all are run, by three standard errors
-_AGAINST = 8  # units that work against the metric and are kept at most where ...
+_FEW = 16  # examples of the estimates
+_SEARCHING = 0.6  # share of the time for the search; the rest is for measuring the result
+_COARSE = 8  # the bisection ends when its range is this many times shorter than the prefix
+_LEAST_GAP = 0.1  # share of what the model knows that patching everything has to take away
+_LITTLE = 0.01  # recovered share that may be lost when units are split into their parts
+_MOST = 0.95  # of the sum of estimates over a unit's parts; parts beyond it are left out
+_OTHERS = 24  # units at most that are tried besides the parts of those found before
+_EARLY = 8  # examples that may reject a set before all are run, by three standard errors
+_AGAINST = 8  # units with negative estimates that are kept at most, if ...
 _EXCESS = 1.1  # ... more than this share is recovered
 
 
@@ -61,9 +63,9 @@ class Share(NamedTuple):
 
 
 class Recovery:
-    """How much of the metric circuits recover, on one set of examples.
+    """Measures the share of a metric M that circuits recover, on one set of examples.
 
-    recovered(C) = (M(C) - M(nothing kept)) / (M(intact) - M(nothing kept))
+    recovered(C) = (M(C) - M(nothing kept)) / gap,  gap = M(intact) - M(nothing kept)
     """
 
     def __init__(self, model: Any, task: MetricTask, batch: Batch, patch: Patch = "z"):
@@ -77,19 +79,20 @@ class Recovery:
         self.early = Recovery(model, task, batch[:_EARLY], patch) if early else None
 
     def check_gap(self) -> None:
-        """Check that the counterfactual takes away a part of what the model knows.
+        """Check that patching everything takes away a tenth of what the model knows.
 
-        That is the loss of knowing nothing minus its own, or else the metric of the intact model;
-        of a log probability a nat.
+        What it knows is the intact metric; for a log probability one nat; for a loss, the loss of a
+        model that knows nothing minus its own. Two standard errors of the gap, if they are more.
         """
         task, intact, nothing = self.scorer.task, self.intact, self.nothing
         knows, rule = abs(float(intact.mean())), "a tenth of what the model knows"
         if isinstance(task, MetricTask) and task.measures == PROBABILITY:
             knows, rule = 1.0, "a tenth of a nat"
         elif isinstance(task, MetricTask) and task.is_loss:
-            blind = uninformed_loss(self.model, task.task, self.batch, self.scorer.each)
+            scorer = self.scorer
+            blind = uninformed_loss(self.model, task.task, self.batch, scorer.losses_by_example)
             knows = blind.loss + float(intact.mean())
-        errors, part = 2 * standard_error(intact - nothing), _LEAST * knows
+        errors, part = 2 * standard_error(intact - nothing), _LEAST_GAP * knows
         if self.gap > max(errors, part):
             return
         least, advice = part, "use another counterfactual"
@@ -103,7 +106,7 @@ class Recovery:
         )
 
     def metric(self, circuit: Circuit, stay: bool = False) -> Float[Tensor, " batch"]:
-        """The metric of every example; if runs stay here, the next ones compute what differs."""
+        """Return each example's metric; with `stay` it is the base of later runs."""
         if monotonic() > self.deadline:
             raise OutOfTime
         self.runs += 1
@@ -113,25 +116,25 @@ class Recovery:
         return -self.scorer.base_losses[:, 0]
 
     def keeping(self, units: Sequence[Unit]) -> Circuit:
-        """The circuit that keeps these units."""
+        """Return the circuit that keeps these units."""
         return keeping(self.empty, self.heads, units, self.patch)
 
     def kept(self, units: Sequence[Unit], stay: bool = False) -> Share:
-        """What is recovered by keeping these units."""
+        """Return what is recovered by keeping these units alone."""
         return self.share(self.metric(self.keeping(units), stay))
 
     def without(self, units: Sequence[Unit]) -> Share:
-        """What is recovered by keeping everything but these units."""
+        """Return what is recovered by keeping everything but these units."""
         return self.share(self.metric(losing(self.empty, units, self.patch)))
 
     def share(self, metric: Float[Tensor, " batch"]) -> Share:
-        """The metric as a share of the gap."""
+        """Return the metric as a share of the gap, with its standard error."""
         share = float((metric - self.nothing).mean()) / self.gap
         residual = (metric - self.nothing) - share * (self.intact - self.nothing)
         return Share(share, standard_error(residual) / self.gap)
 
     def holds(self, units: Sequence[Unit], keep: float) -> bool:
-        """Whether these units keep the asked share, by a standard error; then runs stay there."""
+        """Whether units recover `keep`, by a standard error; then runs stay there."""
         if self.early is not None:
             few = self.early.kept(units)
             if few.share + 3 * few.se < keep:
@@ -146,9 +149,9 @@ class Recovery:
         return False
 
     def needs(self, units: Sequence[Unit], keep: float) -> bool | None:
-        """Whether the model without these units falls below the share; None if that is not clear.
+        """Whether all but these units recover less than `keep`; None if not clear.
 
-        By three standard errors on the first examples, or else two on all.
+        Clear is a difference of three standard errors on the first 8 examples, or of two on all.
         """
         share = Share(keep, math.inf)
         if self.early is not None:
@@ -161,12 +164,12 @@ class Recovery:
 
 
 class KeepSearch:
-    """A search for what has to be kept; goes on while it is iterated over.
+    """A search for the units that have to be kept; it runs while it is iterated over.
 
-    The examples of `batch` decide, those of `fresh` confirm; both have a counterfactual. Three
-    fifths of the `time` are for the search; `deadline` is when all of it is over. `levels` has the
-    units of each level that was found; `missing` says what is not, and why. `counterfactual` has
-    the prompts themselves, for what is said of the result.
+    The examples of `batch` decide, those of `fresh` confirm; both have a counterfactual, and
+    `counterfactual` has the prompts themselves, for `explain`. Three fifths of the `time`, in
+    seconds, are for the search, the rest for `explain`, until `deadline`. `levels` has the units
+    found, by level; `missing` says why the search ended early, if it did.
     """
 
     yields_states = True  # texts to show while it goes on (`progress_bar`)
@@ -194,11 +197,11 @@ class KeepSearch:
         drawn = [batch] if fresh is None else [batch, fresh]
         self.measured = [Recovery(model, task, examples, patch) for examples in drawn]
         self.measured[0].check_gap()
-        self.paths = [where.paths for where in self.measured[0].scorer.where]  # by layer
+        self.paths = [layer.paths for layer in self.measured[0].scorer.positions]  # by layer
         self.levels: dict[str, tuple[Unit, ...]] = {}
         self.estimates: Estimates | None = None
         self.missing = "the search was cancelled"
-        self._held: list[tuple[Unit, ...]] = []  # what held at this level, ever less
+        self._held: list[tuple[Unit, ...]] = []  # sets that held at this level, ever smaller ones
         self._refused = set[frozenset[Unit]]()  # sets that did not hold
 
     def __iter__(self) -> Iterator[str]:
@@ -209,12 +212,12 @@ class KeepSearch:
             size = prompts_at_once(self.model, few)
             chunks = "" if size == len(few) else f", {size} prompts at a time"
             yield f"estimating heads, rows and paths{chunks}"
-            asked = self.model, self.task, few, self.patch
-            self.estimates = estimate_units(*asked, until=self._until)
+            estimated = self.model, self.task, few, self.patch
+            self.estimates = estimate_units(*estimated, until=self._until)
             for name in LEVELS[: LEVELS.index(self.upto) + 1]:
                 self._held = []
                 yield from self._search(name, self.estimates)
-                self.levels[name] = self._balanced(name, self._confirmed(), self.estimates)
+                self.levels[name] = self._with_opponents(name, self._confirmed(), self.estimates)
             self.missing = ""
         except OutOfTime:
             self.missing = "the time limit was reached; fewer units may do"
@@ -225,9 +228,9 @@ class KeepSearch:
                 recovery.deadline = math.inf
 
     def _search(self, level: str, estimates: Estimates) -> Iterator[str]:
-        """Find as few units as hold."""
+        """Find as few units of a level as hold; the last of `_held` has them."""
         *_, before = tuple(estimates.units("heads")), *self.levels.values()
-        order, low = list(before), 0  # of `low` units is known that they do not hold
+        order, low = list(before), 0  # the first `low` units are known not to hold
         if not self.levels:
             low = yield from self._doubled(order)
         else:
@@ -255,13 +258,13 @@ class KeepSearch:
             return self._holds([unit for unit in self._held[-1] if unit not in removed])
 
         before = ()
-        while before != self._held[-1]:  # what was needed may not be when others are gone
+        while before != self._held[-1]:  # a unit may be dispensable only once others are gone
             before = self._held[-1]
             for _ in in_groups(list(reversed(before)), holds_without):
                 yield f"{level}: {len(self._held[-1])}"
 
     def _doubled(self, order: Sequence[Unit]) -> Generator[str, None, int]:
-        """Hold a beginning of the order, on all prompts; return a length that does not hold."""
+        """Double a prefix until it holds on all examples; return one that does not."""
         low = 0
         while 2 * low < len(order):
             size = max(1, 2 * low)
@@ -275,7 +278,7 @@ class KeepSearch:
         return low
 
     def _holds(self, units: Sequence[Unit]) -> bool:
-        """Whether units hold on the examples that decide; no set is tried twice."""
+        """Whether units hold on the deciding examples; what failed is not run again."""
         if not units or frozenset(units) in self._refused:
             return False
         holds = self.measured[0].holds(units, self.keep)
@@ -285,10 +288,10 @@ class KeepSearch:
             self._refused.add(frozenset(units))
         return holds
 
-    def _balanced(
+    def _with_opponents(
         self, level: str, units: tuple[Unit, ...], estimates: Estimates
     ) -> tuple[Unit, ...]:
-        """The units with the fewest that work against them, where they recover more than all."""
+        """If more than 1.1 is recovered, add few units with negative estimates."""
         recovery = self.measured[0]
         against = [unit for unit in estimates.against(level) if unit not in units][:_AGAINST]
         if not units or recovery.kept(units).share <= _EXCESS:
@@ -301,18 +304,18 @@ class KeepSearch:
     def _narrowed(
         self, units: Sequence[Unit], level: str, estimates: Estimates
     ) -> Generator[str, None, list[Unit]]:
-        """Heads as their rows, or rows as their paths, where that holds or costs little."""
+        """Split heads into rows, or rows into paths, where the share hardly falls."""
         parts = {unit: [unit] for unit in units}
         recovery = self.measured[0].early or self.measured[0]
         share = recovery.kept(units, stay=True).share
 
-        def whole(changed: Mapping[Unit, list[Unit]]) -> list[Unit]:
-            return [part for parts_of_it in {**parts, **changed}.values() for part in parts_of_it]
+        def all_parts(changed: Mapping[Unit, list[Unit]]) -> list[Unit]:
+            return list(itertools.chain(*{**parts, **changed}.values()))
 
         def can_be(narrowed: Sequence[Unit], most: float = _MOST) -> bool:
             nonlocal share
-            changed = {unit: self._parts(unit, estimates, most) for unit in narrowed}
-            recovered = recovery.kept(whole(changed))
+            changed = {unit: self._main_parts(unit, estimates, most) for unit in narrowed}
+            recovered = recovery.kept(all_parts(changed))
             if recovered.share - recovered.se < self.keep and recovered.share < share - _LITTLE:
                 return len(narrowed) == 1 and most < 1 and can_be(narrowed, 1.0)
             parts.update(changed)
@@ -321,10 +324,10 @@ class KeepSearch:
 
         for _ in in_groups(units, can_be):
             yield f"{level}: narrowing"
-        return whole({})
+        return all_parts({})
 
-    def _parts(self, unit: Unit, estimates: Estimates, most: float) -> list[Unit]:
-        """The rows of a head, or the paths of a row, that are estimated to bring most of it."""
+    def _main_parts(self, unit: Unit, estimates: Estimates, most: float) -> list[Unit]:
+        """Return a head's rows, or a row's paths, with `most` of all estimates."""
         length = len(LEVELS[: LEVELS.index(unit.level) + 1])
         allowed = self.paths[unit.head.layer]
         places = {path[:length] for path in allowed if unit.dest in (None, path.dest)}
@@ -335,7 +338,7 @@ class KeepSearch:
         return parts[: next(enough, len(parts)) if most < 1 else len(parts)]
 
     def _confirmed(self) -> tuple[Unit, ...]:
-        """The fewest that held and keep the share on other prompts, or what all keep there."""
+        """Return the smallest set that recovers the share on fresh examples, too."""
         held, fresh = self._held, self.measured[-1]
         if len(self.measured) == 1 or len(held) == 1 or fresh.kept(held[-1]).share >= self.keep:
             return held[-1]
@@ -354,7 +357,7 @@ class KeepSearch:
 
 
 def in_groups(items: Sequence[Unit], accepts: Callable[[list[Unit]], bool]) -> Iterator[list[Unit]]:
-    """Offer items, more at once while they are accepted and fewer where they are not."""
+    """Offer groups of items; double them when one is accepted, else halve them."""
     remaining, size = list(items), 2
     while remaining:
         offered = remaining[:size]

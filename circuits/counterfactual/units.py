@@ -1,10 +1,10 @@
-"""What a circuit may keep: a head, a row of a head, a path; and what each is estimated to bring.
+"""Units that a circuit may keep (heads, rows, paths), and estimates of their effect.
 
 Write P and V for a head's attention and values, and P' and V' for those on the counterfactual
-prompt. With all heads at z' + a (z - z'), where z = P V, and g the gradient of the metric by what
-they write there, a path brings, to first order, (P V - P' V') g; a row or a head the sum of its
-paths. The mean over a few a is used (integrated gradients), as one end ranks what can be added and
-the other what can be taken away. One pass for each a gives all units.
+prompt. With all heads at z' + a (z - z'), where z = P V, and g the gradient of the metric by z
+there, a path contributes to first order (P V - P' V') g; a row or head the sum over its paths. This
+is attribution patching. The mean over a few a is used (integrated gradients), as one end ranks what
+is worth restoring and the other what is harmful to remove. One pass for each a gives all units.
 """
 
 import math
@@ -35,10 +35,10 @@ from retrieval_interp.tasks.roles import Roles
 from retrieval_interp.tasks.task import Attended, Outputs
 
 SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)  # of the way from the counterfactual to the prompt
-LEVELS = ("heads", "rows", "paths")
+LEVELS = ("heads", "rows", "paths")  # of units, from coarse to fine
 LOGITS = "logit difference"
 PROBABILITY = "log probability"
-METRICS = {"log_probabilities": PROBABILITY, "logit_differences": LOGITS}  # of tasks
+METRICS = {"log_probabilities": PROBABILITY, "logit_differences": LOGITS}  # by method of a task
 GRAPH = 500_000_000  # numbers that a backward pass may keep
 Metric = Callable[[Outputs, Batch], Float[Tensor, " batch"]]
 Paths = tuple[RolePath, ...]
@@ -74,7 +74,7 @@ class Unit(NamedTuple):
 def keeping(
     empty: Circuit, heads: Iterable[Head], units: Iterable[Unit], patch: Patch = "z"
 ) -> Circuit:
-    """The circuit in which these units keep what they write, and nothing else does."""
+    """Return the circuit that keeps units and patches all others (denoising)."""
     by_head = _by_head(units)
     mechanisms: dict[Head, Mechanism] = {}
     for head in heads:
@@ -84,7 +84,7 @@ def keeping(
 
 
 def losing(empty: Circuit, units: Iterable[Unit], patch: Patch = "z") -> Circuit:
-    """The circuit in which everything but these units keeps what it writes."""
+    """Return the circuit that patches units and keeps all others (noising)."""
     mechanisms: dict[Head, Mechanism] = {}
     for head, (paths, rows, whole) in _by_head(units).items():
         lost = Counterfactual(patch=patch) if whole else Patched(paths, rows, patch)
@@ -95,9 +95,9 @@ def losing(empty: Circuit, units: Iterable[Unit], patch: Patch = "z") -> Circuit
 def halving(
     empty: Circuit, heads: Iterable[Head], units: Sequence[Unit], unit: Unit, patch: Patch
 ) -> Circuit:
-    """The circuit that keeps units, but of one of them only its attention, or only its values.
+    """Return the circuit that keeps units, but patches one's attention or values.
 
-    `patch` says what that unit takes from the counterfactual: `pattern` or `v`.
+    `patch` says which of the two that unit takes from the counterfactual: `pattern` or `v`.
     """
     circuit = keeping(empty, heads, [kept for kept in units if kept != unit])
     mechanism = circuit[unit.head]
@@ -109,7 +109,7 @@ def halving(
 
 
 def _by_head(units: Iterable[Unit]) -> dict[Head, tuple[Paths, tuple[int, ...], bool]]:
-    """For every head its paths and rows among the units, and whether it is one as a whole."""
+    """Group units by head: its paths, its rows, whether it is one as a whole."""
     by_head: dict[Head, list[Unit]] = {}
     for unit in units:
         by_head.setdefault(unit.head, []).append(unit)
@@ -122,10 +122,10 @@ def _by_head(units: Iterable[Unit]) -> dict[Head, tuple[Paths, tuple[int, ...], 
 
 
 class MetricTask(Task):
-    """A task whose loss is minus a metric, so that all that measures losses measures it.
+    """A task whose loss is minus a metric, so that a `Scorer` measures the metric.
 
-    The metric is by default the log probability or the logit difference, where the task has one, or
-    else minus the loss.
+    By default the metric is the task's log probability, or else its logit difference, or else minus
+    its loss (`is_loss`).
     """
 
     loss_name = "share lost"
@@ -143,8 +143,8 @@ class MetricTask(Task):
         return -self.metric(outputs, batch)[:, None]
 
     def metric(self, outputs: Outputs, batch: Batch) -> Float[Tensor, " batch"]:
-        of_task = self._metric or self.task.example_losses
-        metric: Tensor = of_task(outputs, batch).view(len(batch), -1).mean(1)
+        function = self._metric or self.task.example_losses
+        metric: Tensor = function(outputs, batch).view(len(batch), -1).mean(1)
         return -metric if self.is_loss else metric
 
     def to_dict(self) -> dict[str, Any]:
@@ -152,9 +152,9 @@ class MetricTask(Task):
 
 
 class Estimates(NamedTuple):
-    """What each unit is estimated to bring to the metric of every example.
+    """The estimated contribution of each unit to the metric of every example.
 
-    `split` has two entries, whose sum it is: by where a unit looks, and by what it brings.
+    The axis `split` has two entries, which add up to it: by attention, and by values.
     """
 
     heads: Float[Tensor, "split batch layer head"]
@@ -162,35 +162,35 @@ class Estimates(NamedTuple):
     paths: Float[Tensor, "split batch layer head dest src"]
     slopes: list[Float[Tensor, "batch pos head d_head"]]  # by layer, of the metric by z
 
-    def each(self, unit: Unit) -> Float[Tensor, "split batch"]:
-        """Those of a unit."""
+    def by_example(self, unit: Unit) -> Float[Tensor, "split batch"]:
+        """Return the estimates of one unit."""
         level: Tensor = getattr(self, unit.level)
         roles = [role for role in (unit.dest, unit.src) if role is not None]
-        for place in (*unit.head, *roles):
-            level = level[:, :, place]
+        for index in (*unit.head, *roles):
+            level = level[:, :, index]
         return level
 
     def of(self, unit: Unit) -> float:
-        """The mean over examples for a unit, of both parts together."""
-        return float(self.each(unit).sum(0).mean())
+        """Return a unit's whole estimate, the mean over examples."""
+        return float(self.by_example(unit).sum(0).mean())
 
     def units(self, level: str, examples: Sequence[int] | None = None) -> list[Unit]:
-        """The units of a level, those that bring most first; rows and paths only if they do.
+        """Rank the units of a level, the largest first; rows and paths only if above 0.
 
-        By the mean over all examples, or over some, of which each may come several times.
+        By the mean over all examples, or over those listed, which may repeat (bootstrap).
         """
         values: Tensor = getattr(self, level).sum(0)
         values = (values if examples is None else values[list(examples)]).mean(0)
         return _ranked(values, values > (-torch.inf if level == "heads" else 0.0))
 
     def against(self, level: str) -> list[Unit]:
-        """The units of a level that take something from the metric, those that take most first."""
+        """Rank the units of a level with negative estimates, the most harmful first."""
         values: Tensor = getattr(self, level).sum(0).mean(0)
         return _ranked(-values, values < 0)
 
 
 def _ranked(values: Float[Tensor, "layer head *role"], chosen: Tensor) -> list[Unit]:
-    """Units, those with the largest values first."""
+    """Return the chosen units, those with the largest values first."""
     order = values[chosen].argsort(descending=True, stable=True)
     places = chosen.nonzero()[order].tolist()
     return [Unit(Head(layer, head), *roles) for layer, head, *roles in places]
@@ -204,12 +204,12 @@ def estimate_units(
     shares: Sequence[float] = SHARES,
     until: float = math.inf,
 ) -> Estimates:
-    """Estimate what every head, row and path brings, on examples with a counterfactual.
+    """Estimate what every head, row and path contributes to the metric.
 
     One pass for each share of the way from the counterfactual (0) to the prompt (1), for as many
-    prompts at a time as `prompts_at_once` says. Raises OutOfTime if that is not done in time.
+    prompts at a time as memory allows. Raises OutOfTime if it is not done `until` then.
     """
-    of_parts = []
+    estimates = []
     for part in batch.parts(prompts_at_once(model, batch)):
         runs = []
         for share in shares:
@@ -218,14 +218,14 @@ def estimate_units(
             runs.append(_estimated(model, task, part, patch, share))
         heads, rows, paths = (torch.stack(level).mean(0) for level in zip(*(r[:3] for r in runs)))
         slopes = [sum(layer) / len(shares) for layer in zip(*(run.slopes for run in runs))]
-        of_parts.append(Estimates(heads, rows, paths, slopes))
-    heads, rows, paths = (torch.cat(level, dim=1) for level in zip(*(p[:3] for p in of_parts)))
-    slopes = [torch.cat(layer) for layer in zip(*(part.slopes for part in of_parts))]
+        estimates.append(Estimates(heads, rows, paths, slopes))
+    heads, rows, paths = (torch.cat(level, dim=1) for level in zip(*(e[:3] for e in estimates)))
+    slopes = [torch.cat(layer) for layer in zip(*(part.slopes for part in estimates))]
     return Estimates(heads, rows, paths, slopes)
 
 
 def prompts_at_once(model: Any, batch: Batch) -> int:
-    """How many prompts a backward pass has room for; all where a model has hooks of its own."""
+    """Return how many prompts a backward pass has room for; all if hooks are set."""
     cfg, positions = model.cfg, batch.inputs.shape[1]
     numbers = cfg.n_layers * positions * (16 * cfg.d_model + 2 * cfg.n_heads * positions)
     return len(batch) if has_hooks(model) else max(1, min(len(batch), int(GRAPH // numbers)))
@@ -233,7 +233,7 @@ def prompts_at_once(model: Any, batch: Batch) -> int:
 
 @torch.enable_grad()
 def _estimated(model: Any, task: MetricTask, batch: Batch, patch: Patch, share: float) -> Estimates:
-    """The estimates by the slopes of one run."""
+    """Estimate from the gradients of one run, at one share of the way."""
     assert batch.counterfactual is not None
     by_layer = batch.counterfactual
     noted: dict[str, dict[int, Tensor]] = {"pattern": {}, "v": {}}
@@ -275,7 +275,8 @@ def _estimated(model: Any, task: MetricTask, batch: Batch, patch: Patch, share: 
     levels = []
     for layer, slope in enumerate(slopes):
         here = Attended(noted["pattern"][layer], noted["v"][layer], slope).map(_detached)
-        levels.append(_levels(brought(here, by_layer[layer].map(_detached), patch), batch))
+        there = by_layer[layer].map(_detached)
+        levels.append(_levels(contributions(here, there, patch), batch))
     heads, rows, paths = (torch.stack(level, dim=2).cpu() for level in zip(*levels))
     return Estimates(heads, rows, paths, [slope.float() for slope in slopes])
 
@@ -284,13 +285,13 @@ def _detached(x: Tensor) -> Tensor:
     return x.detach().float()
 
 
-def brought(
+def contributions(
     here: Attended, there: Attended, patch: Patch
 ) -> Float[Tensor, "split batch head dest src"]:
-    """What each position brings to each by where a head looks and by what it brings.
+    """Split what sources contribute to destinations: by attention, and by values.
 
-    `here.z` is the slope g of the metric by what heads write. With P and V attention and values
-    here, P' and V' there, and V g the product of values at a source with g at a destination,
+    `here.z` is the gradient g of the metric by z. With P, V attention and values here, P', V' on
+    the counterfactual, and V g the product of values at a source with g at a destination,
 
         P V g - P' V' g  =  (P - P') (V g + V' g) / 2  +  (P + P') / 2 (V g - V' g)
     """
@@ -308,15 +309,15 @@ def brought(
 
 
 def _patched_layer(here: Attended, there: Attended, patch: Patch) -> Tensor:
-    """What all heads of a layer write where `patch` is the counterfactual's."""
+    """Return what all heads of a layer write with `patch` patched."""
     heads = range(here.z.shape[2])
     return torch.stack([written(here.of(h), there.of(h), patch) for h in heads], dim=2)
 
 
-def _levels(brings: Float[Tensor, "split batch head dest src"], batch: Batch) -> list[Tensor]:
-    """What heads, rows and paths bring together, [split batch head ...]."""
-    brings = brings.nan_to_num()  # rows of padding may be NaN
-    standing = role_places(batch.roles, brings.shape[-1]).to(brings)
-    rows = torch.einsum("xbhds,bid->xbhi", brings, standing)
-    paths = torch.einsum("xbhds,bid,bjs->xbhij", brings, standing, standing)
-    return [brings.sum((-2, -1)), rows, paths]
+def _levels(added: Float[Tensor, "split batch head dest src"], batch: Batch) -> list[Tensor]:
+    """Sum contributions over heads, rows and paths, [split batch head ...]."""
+    added = added.nan_to_num()  # rows of padding may be NaN
+    standing = role_places(batch.roles, added.shape[-1]).to(added)
+    rows = torch.einsum("xbhds,bid->xbhi", added, standing)
+    paths = torch.einsum("xbhds,bid,bjs->xbhij", added, standing, standing)
+    return [added.sum((-2, -1)), rows, paths]

@@ -1,4 +1,4 @@
-"""Why a model answers as it does: a search, and its measurement, behind one call."""
+"""Why a model answers as it does: find counterfactuals, search, and measure the result."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -7,11 +7,7 @@ from time import monotonic
 from typing import Any
 
 from retrieval_interp.circuits.counterfactual.explanation import Explanation, explain
-from retrieval_interp.circuits.counterfactual.mechanism import (
-    PATCHES,
-    Patch,
-    with_counterfactual,
-)
+from retrieval_interp.circuits.counterfactual.mechanism import PATCHES, Patch, with_counterfactual
 from retrieval_interp.circuits.counterfactual.question import ask
 from retrieval_interp.circuits.counterfactual.search import KeepSearch
 from retrieval_interp.circuits.counterfactual.units import Metric, MetricTask
@@ -23,7 +19,7 @@ from retrieval_interp.tasks.sampling import Split
 from retrieval_interp.tasks.structured import from_data
 from retrieval_interp.tasks.words.given_texts import Pair, PairsTask
 
-_LEAST = 4  # prompts that decide, if others are to confirm it
+_LEAST_DECIDING = 4  # with fewer prompts than this in a half, all of them decide
 
 
 def why(
@@ -48,14 +44,14 @@ def why(
 
     A head writes, at dest, the sum over src of P[dest, src] V[src]. Let P' and V' be its attention
     and values on a counterfactual prompt of the same length, in the intact model. The paths of a
-    circuit K keep P V, all others write P' V'; embeddings are those of the prompt, and MLPs compute
-    on what arrives. With M a metric,
+    circuit K keep P V, all others are patched to write P' V'; embeddings are those of the prompt,
+    and MLPs compute on the patched residual stream. With M a metric,
 
         recovered(K) = (M(K) - M(nothing kept)) / (M(intact) - M(nothing kept))
 
-    K is searched for on some examples and reported on others. For one prompt these are changes of
-    the token on which its answer hangs most (`question.ask`): every second one decides, the others
-    are reported. A prompt with a counterfactual that is given serves as both.
+    K is found on some examples and measured on others. For one prompt, the examples are changes of
+    the word on which its answer depends most (`question.ask`): every second one decides, the others
+    are measured. A prompt whose counterfactual is given serves as both.
 
     Args:
         model: a hooked model; left unchanged.
@@ -64,14 +60,14 @@ def why(
         wrong: what could follow instead; by default what the model says after each change.
         counterfactual: a prompt with as many tokens that asks something else. For a task, what
             makes such prompts of a batch and a seed, by default `task.counterfactual`.
-        place: the words of a prompt that are changed; by default the word on which most hangs.
+        place: words of a prompt to change; by default the one on which the answer depends most.
         keep: the share of the metric that is to be recovered.
         upto: the last level: `heads`, `rows` or `paths`.
-        examples: that decide; as many others confirm it, and as many more are reported.
+        examples: how many decide; as many others confirm, and on as many more all is measured.
         seed: of these examples.
-        time: seconds that all may take, besides what has to be run once. Then the best circuit so
-            far is reported, and what was not measured is said.
-        controls: random sets of as many units, for each level.
+        time: seconds for everything except a few runs that are always needed. When they are over,
+            the best circuit so far is reported, and `unfinished` says what was not measured.
+        controls: number of random sets of as many units to compare with.
         metric: of each example, from outputs and batch; by default the logit difference, the log
             probability of a prompt's answer of several tokens, or minus the loss where a task has
             neither.
@@ -94,38 +90,39 @@ def why(
     elif isinstance(counterfactual, str):
         if not (answer and wrong):
             raise InputError("expected an answer and a wrong one with a counterfactual, found none")
-        right, other = (word if word[:1].isspace() else f" {word}" for word in (answer, wrong))
-        task = _pairs(model, [Pair(what, counterfactual, (right,), (other,))])
+        both_answers = [word if word[:1].isspace() else f" {word}" for word in (answer, wrong)]
+        task = _pairs(model, [Pair(what, counterfactual, (both_answers[0],), (both_answers[1],))])
     else:
         limit = math.inf if time is None else time
         with measuring(model):
             question = ask(model, what, answer, wrong, place, seed, limit, progress)
         task = question.task(model.tokenizer)
-    measured, device = MetricTask(task, metric), next(model.parameters()).device
+    metric_task, device = MetricTask(task, metric), next(model.parameters()).device
 
     def draw(count: int, split: Split) -> tuple[Batch, Batch]:
-        """Some prompts, with what attention does on their counterfactuals; and these."""
-        others: Batch | None = None
+        """Draw prompts, with their counterfactuals' attention; and these."""
+        changed: Batch | None = None
         if isinstance(task, PairsTask):
-            batch, others = task.with_others(min(count, max(1, len(task) // 2)), device, split)
+            batch, changed = task.with_others(min(count, max(1, len(task) // 2)), device, split)
         else:
             batch = draw_batch(task, count, seed, device, split)
         if callable(counterfactual):
-            others = counterfactual(batch, seed)
-        elif others is None:
-            others = task.counterfactual(batch, seed)
-        return with_counterfactual(model, batch, others), others
+            changed = counterfactual(batch, seed)
+        elif changed is None:
+            changed = task.counterfactual(batch, seed)
+        return with_counterfactual(model, batch, changed), changed
 
-    drawn, others = draw(2 * examples, "discovery")
-    telling, telling_others = draw(examples, "test")
+    drawn, drawn_changed = draw(2 * examples, "discovery")
+    measured, measured_changed = draw(examples, "test")
     half = (len(drawn) + 1) // 2
     deciding, fresh = drawn, None
-    if half >= _LEAST and question is None:
+    if half >= _LEAST_DECIDING and question is None:
         deciding, fresh = drawn[:half], drawn[half:]
-    left = None if time is None else max(0.0, time - (monotonic() - start))
+    remaining = None if time is None else max(0.0, time - (monotonic() - start))
+    changed = drawn_changed[: len(deciding)]
     with measuring(model):
         search = KeepSearch(
-            model, measured, deciding, fresh, keep, upto, left, patch, others[: len(deciding)]
+            model, metric_task, deciding, fresh, keep, upto, remaining, patch, changed
         )
         try:
             for _ in progress(search, "searching"):
@@ -133,8 +130,9 @@ def why(
         except KeyboardInterrupt:
             if not search.levels:
                 raise
-        made = explain(model, measured, search, telling, telling_others, controls, seed, progress)
-    return replace(made, question=question)
+        held_out = measured, measured_changed
+        explanation = explain(model, metric_task, search, *held_out, controls, seed, progress)
+    return replace(explanation, question=question)
 
 
 def _pairs(model: Any, pairs: Sequence[Pair]) -> PairsTask:

@@ -1,1 +1,1 @@
-"""Searching for a circuit: appendix E of https://arxiv.org/abs/2411.12118, automated."""
+"""The search for a circuit (appendix E of arXiv:2411.12118); begin at `search`."""

@@ -1,4 +1,4 @@
-"""All circuits that do as well as one: as simple, and holding too."""
+"""Other circuits of the same cost that also stay below the tolerance."""
 
 import math
 from collections.abc import Iterator
@@ -17,11 +17,11 @@ from retrieval_interp.tasks import Task
 
 @dataclass(frozen=True)
 class Alternatives:
-    """Circuits of one cost that hold, with different paths; the one that was given comes first.
+    """Circuits of one cost, with different paths, whose loss stays below the tolerance.
 
     Attributes:
-        circuits: with the loss of each, on the examples that decided.
-        complete: whether time allowed to look around all of them. There may be more all the same.
+        circuits: the given one first, each with its loss on the examples that decided.
+        complete: whether the search around each of them ended in time. Even then there may be more.
     """
 
     circuits: dict[Circuit, float]
@@ -29,7 +29,7 @@ class Alternatives:
 
     @property
     def core(self) -> list[HeadPath]:
-        """The paths that all of them share."""
+        """The paths that all of them have in common."""
         return sorted(frozenset.intersection(*map(_paths, self.circuits)))
 
     @property
@@ -40,7 +40,7 @@ class Alternatives:
         return sorted({(min(pair), max(pair)) for pair in differ})
 
     def text(self, task: Task) -> str:
-        """What they share and where they differ, in a few lines."""
+        """Say in a few lines what they have in common and where they differ."""
         names, count = task.role_names, len(self.circuits)
         if count == 1:
             time = "" if self.complete else " in the time"
@@ -68,15 +68,15 @@ def alternatives(
     time: float = 60.0,
     progress: Progress = no_progress,
 ) -> Alternatives:
-    """Find circuits that cost as much as one, and hold on the examples that decide and on others.
+    """Find other circuits of the same cost that hold, as `discover` defines it.
 
-    Faithful circuits of one model need not overlap (https://arxiv.org/abs/2605.12671), so that one
-    of them is half an answer. It looks around the given circuit, then around each that is found.
-    Circuits that differ only in which idle heads are uniform or identity count once.
+    Faithful circuits of one model need not overlap (https://arxiv.org/abs/2605.12671), so one
+    circuit alone may mislead. Circuits near the given one are tried, then those near each that is
+    found. Those that differ only in which idle heads are uniform or identity count once.
 
     Args:
         circuit: one with mechanisms for all heads that count; others are as in `discover`.
-        time: seconds.
+        time: seconds to search.
     """
     one_hot = all(isinstance(m, OneHot) or not m.paths for m in circuit.mechanisms.values())
     options = SearchOptions(tolerance, examples, seed, shared=not one_hot)
@@ -92,13 +92,13 @@ def alternatives(
 
 
 def _alike(search: Search, circuit: Circuit, losses: dict[Circuit, float]) -> Iterator[str]:
-    """Look around one circuit, then around each that is found; add all to `losses`."""
+    """Try circuits near one, then near each that holds; add these to `losses`."""
     yield "measuring the intact model"
     judge, space = search.judge, search.space
     given = space.circuit([circuit[head] for head in space.heads])
     losses.clear()
     losses[given] = float(judge.losses(given).mean())
-    key, waiting, known = space.key(given), [given], {_paths(given)}
+    key, waiting, tried = space.key(given), [given], {_paths(given)}
     while waiting:
         centre = waiting.pop(0)
         yield f"{len(losses)} circuits"
@@ -106,7 +106,7 @@ def _alike(search: Search, circuit: Circuit, losses: dict[Circuit, float]) -> It
         alike = [near for near in nearby.around() if near.key == key]
         for trial in map(nearby.circuit_of, alike):
             yield f"{len(losses)} circuits"
-            if _paths(trial) not in known and judge.holds(trial, centre):
-                known.add(_paths(trial))
+            if _paths(trial) not in tried and judge.holds(trial, centre):
+                tried.add(_paths(trial))
                 losses[trial] = float(judge.losses(trial).mean())
                 waiting.append(trial)

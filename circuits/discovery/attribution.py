@@ -1,12 +1,12 @@
-"""Estimated effects of replaced attention, for all hypotheses from one forward and backward pass.
+"""Estimate what replacing attention does to the loss, to second order.
 
-1. At `hook_z` a head's result is z = P v, with P its pattern and v its values. There a zero tensor
-   e is added as z + e v. The gradient by e is that by P, on any model that fires `hook_v` and
+1. At `hook_z` a head's result is z = P v, with P its pattern and v its values. A zero tensor e is
+   added there as z + e v. The gradient by e equals that by P, on any model that fires `hook_v` and
    `hook_z`, whether or not it uses the pattern that a hook returns.
 2. First order: the gradient of the loss times the change of the patterns.
-3. Curvature: the same with gradients of random projections of the outputs.
+3. Second order: the same with gradients of random projections of the outputs.
 
-Estimates say which hypotheses to score; `circuits.scores` scores them exactly.
+Estimates tell which hypotheses are worth scoring; `circuits.scores` scores them exactly.
 """
 
 from collections.abc import Sequence
@@ -24,20 +24,20 @@ from retrieval_interp.circuits import hooks
 from retrieval_interp.circuits.circuit import Circuit, Head
 from retrieval_interp.circuits.fits import check_batch_fits, check_model_fits
 from retrieval_interp.circuits.losses import answer_hooks
-from retrieval_interp.circuits.mechanisms import Mechanism, Where, along
+from retrieval_interp.circuits.mechanisms import Mechanism, Positions, along
 from retrieval_interp.tasks import Batch, InputError, Task
 
-_READ = 64  # outputs of a position that a curvature may have
-_PART = 128  # examples per pass; their patterns and gradients are held for all layers
+_READ = 64  # outputs at a position that a loss may depend on, for a second-order term
+_PART = 128  # examples per pass; their patterns and gradients of all layers are in memory
 
 Patterns = Float[Tensor, "batch head dest src"]
 Projections = Float[Tensor, "product batch"]  # of the loss, and of each draw of the outputs
 
 
 class Changed(NamedTuple):
-    """What a change does to the loss: `first` + |`second`|², where changes of several heads add.
+    """The estimated change of the loss, `first` + |`second`|².
 
-    On the CPU, where searches compute with them.
+    For changes of several heads at once, `first` and `second` are each added up. On the CPU.
     """
 
     first: float
@@ -59,20 +59,20 @@ class Attribution:
 
     def __init__(self, parts: "Sequence[PatternGradients]"):
         self.parts = parts
-        self._known: dict[tuple[Head, Mechanism], Changed] = {}
+        self._changes: dict[tuple[Head, Mechanism], Changed] = {}
 
     def change(self, head: Head, mechanism: Mechanism) -> Changed:
-        """What another mechanism for a head changes."""
+        """Estimate the change of the loss if one head has another mechanism."""
         key = head, mechanism
-        if key not in self._known:
+        if key not in self._changes:
             products = torch.cat([part.change(head, mechanism).cpu() for part in self.parts], dim=1)
             scale = (2 * max(1, products[1:].numel())) ** -0.5
             first, second = float(products[0].mean()), scale * products[1:].flatten()
-            self._known[key] = Changed(first, second)
-        return self._known[key]
+            self._changes[key] = Changed(first, second)
+        return self._changes[key]
 
     def estimate(self, circuit: Circuit) -> Changed:
-        """The estimated change of the loss when `circuit` replaces the one in place."""
+        """Estimate the change of the loss if `circuit` replaces the one in place."""
         before, used = self.parts[0].circuit, self.parts[0].used
         circuit.check_fits(len(used), used[0].shape[1])
         heads = sorted(circuit.mechanisms.keys() | before.mechanisms.keys())
@@ -83,20 +83,20 @@ class Attribution:
         return Changed(sum(firsts), torch.stack(seconds).sum(0))
 
     def effects(self, circuits: Sequence[Circuit]) -> list[float]:
-        """The estimated effects of many circuits."""
+        """Estimate the change of the loss for each of many circuits."""
         return [self.estimate(circuit).effect for circuit in circuits]
 
 
 def attribute(
     model: Any, task: Task, batch: Batch, circuit: Circuit | None = None, draws: int = 1
 ) -> Attribution:
-    """Estimate what any change of attention does to the loss, from one forward pass.
+    """Estimate what any change of attention does to the loss, from one pass.
 
-    `estimate(other)` of what is returned is the change when another circuit takes the place of the
-    one in place. Let P be the patterns of all heads with that in place, y(P) the outputs, l(y) an
-    example's loss, and dP the change that the other makes (a cut, a replaced head, a path left out
-    or added; of several heads at once, too). With J the Jacobian of y by P and H the second
-    derivative of l by y,
+    `attribute(...).estimate(other)` is the change if the circuit `other` replaces the one in place.
+    Let P be the patterns of all heads with the circuit in place, y(P) the outputs, l(y) an
+    example's loss, and dP the change of the patterns (a cut, a replaced head, a path removed or
+    added; also in several heads at once). With J the Jacobian of y by P and H the second derivative
+    of l by y,
 
         l(y(P + dP)) - l(y(P))  ≈  ⟨∂l/∂P, dP⟩ + ½ (J dP)ᵀ H (J dP)              (Gauss-Newton)
 
@@ -105,15 +105,15 @@ def attribute(
     one more backward pass per draw of w gives it for all dP at once, without bias. Otherwise, or if
     a loss reads more than 64 outputs of a position, only the first term is used.
 
-    Estimates rank hypotheses well and measure them badly: where later attention is sharp, a large
-    change does much more than a small one suggests.
+    Estimates rank hypotheses well, but their sizes may be far off: where later attention is sharp,
+    a large change does much more than its gradient suggests.
 
     Args:
         model: a hooked model; left unchanged.
         task: gives the loss, which needs a gradient.
         batch: the examples, taken 128 at a time.
         circuit: the circuit in place; by default none, the intact model.
-        draws: number of draws of w per example; 0 leaves out the second term.
+        draws: number of draws of w per example; with 0 there is no second term.
 
     Examples:
         >>> import retrieval_interp as ri
@@ -138,35 +138,35 @@ def attribute(
 
 @dataclass
 class PatternGradients:
-    """Patterns of all heads with a circuit in place, and gradients by them, by layer."""
+    """Patterns of a run with a circuit in place, and gradients by them, by layer."""
 
     circuit: Circuit
     batch: Batch
-    where: list[Where]  # by layer
+    positions: list[Positions]  # by layer
     losses: Float[Tensor, " batch"]
-    own: list[Patterns]  # what the model itself attends to
-    used: list[Patterns]  # with the circuit in place
-    of_loss: list[Patterns]  # each example's gradient of its loss
-    of_outputs: list[Float[Tensor, "draw batch head dest src"]]  # of `_random_projections`
-    _known: dict[tuple[Head, Mechanism | None], Projections] = field(default_factory=dict)
+    computed: list[Patterns]  # the heads' own patterns in this run, before any is replaced
+    used: list[Patterns]  # the patterns with the circuit in place
+    of_loss: list[Patterns]  # gradients of each example's loss
+    of_outputs: list[Float[Tensor, "draw batch head dest src"]]  # those of `_random_projections`
+    _products: dict[tuple[Head, Mechanism | None], Projections] = field(default_factory=dict)
 
     def change(self, head: Head, mechanism: Mechanism) -> Projections:
-        """The products of a head's changed pattern with the gradient of the loss and the others.
+        """Multiply a head's change of pattern by the gradients of the loss and draws.
 
-        Those of a mechanism along paths are summed over its rows, which many mechanisms share,
-        unless chains overlap there: a position with several roles divides its attention.
+        For a mechanism along paths this is the sum over its rows, which many mechanisms have in
+        common, unless chains overlap there: a position with several roles divides its attention.
         """
         return self._product(head, mechanism) - self._product(head, None)
 
     def _product(self, head: Head, mechanism: Mechanism | None) -> Projections:
-        """With the pattern of a mechanism, or the one in place (None)."""
+        """Multiply a mechanism's pattern, or the one in place (None), by gradients."""
         key = head, mechanism
-        if key not in self._known:
+        if key not in self._products:
             paths = mechanism.paths if mechanism and mechanism.follows_paths else ()
             rows = [along(row) for _, row in groupby(paths, attrgetter("dest"))]
             dests = [path.dest for row in rows for path in row.paths[:1]]
-            if len(rows) > 1 and not self.meeting[dests][:, dests].any():
-                self._known[key] = torch.stack([self._product(head, row) for row in rows]).sum(0)
+            if len(rows) > 1 and not self.overlapping[dests][:, dests].any():
+                self._products[key] = torch.stack([self._product(head, r) for r in rows]).sum(0)
             else:
                 used = self.used[head.layer][:, head.head]
                 pattern = used if mechanism is None else self.pattern(head, mechanism)
@@ -174,27 +174,27 @@ class PatternGradients:
                 if self.of_outputs:
                     of_outputs = self.of_outputs[head.layer][:, :, head.head]
                     gradients = torch.cat([gradients, of_outputs])
-                self._known[key] = (gradients * pattern).sum((-2, -1))
-        return self._known[key]
+                self._products[key] = (gradients * pattern).sum((-2, -1))
+        return self._products[key]
 
     @cached_property
-    def meeting(self) -> Bool[Tensor, "role role2"]:
-        """Which roles have a position in common with another role."""
+    def overlapping(self) -> Bool[Tensor, "role role2"]:
+        """Which pairs of roles stand at the same position in some example."""
         roles, size = self.batch.roles.transpose(1, 2), self.batch.inputs.shape[1]
-        at = torch.nn.functional.one_hot(roles + 1, size + 1)[..., 1:].amax(2).float()
-        return torch.einsum("brp,bsp->rs", at, at).fill_diagonal_(0) > 0
+        standing = torch.nn.functional.one_hot(roles + 1, size + 1)[..., 1:].amax(2).float()
+        return torch.einsum("brp,bsp->rs", standing, standing).fill_diagonal_(0) > 0
 
     def pattern(self, head: Head, mechanism: Mechanism) -> Float[Tensor, "#batch dest src"]:
-        """What a head attends to under a mechanism."""
-        own = self.own[head.layer][:, head.head]
+        """Return the pattern of a head with a mechanism."""
+        computed = self.computed[head.layer][:, head.head]
         if mechanism.replaces_output:
             raise InputError(
                 f"attribution: expected heads whose attention is replaced, found {head} "
                 f"{mechanism.kind}; score it exactly instead"
             )
         if mechanism.keeps_own:
-            return mechanism.changed(own, self.batch.roles)
-        return mechanism.pattern(self.where[head.layer]).to(own)
+            return mechanism.changed(computed, self.batch.roles)
+        return mechanism.pattern(self.positions[head.layer]).to(computed)
 
 
 def pattern_gradients(
@@ -202,10 +202,10 @@ def pattern_gradients(
 ) -> PatternGradients:
     """Run a model with a circuit in place, and differentiate by every pattern."""
     n_layers = model.cfg.n_layers
-    own, used, values, shifts = (dict[int, Tensor]() for _ in range(4))
+    computed, used, values, shifts = (dict[int, Tensor]() for _ in range(4))
 
-    def note(kept: dict[int, Tensor], activation: Tensor, hook: Any) -> None:
-        kept[hook.layer()] = activation
+    def note(by_layer: dict[int, Tensor], activation: Tensor, hook: Any) -> None:
+        by_layer[hook.layer()] = activation
 
     def shift(z: Float[Tensor, "batch pos head d_head"], hook: Any) -> Tensor:
         v = values[hook.layer()]
@@ -221,11 +221,11 @@ def pattern_gradients(
         *answer_hooks(model, batch, task.answer_roles),
     ]
     with torch.enable_grad():
-        before = hooks.in_all_layers(model, "hook_pattern", partial(note, own))
+        before = hooks.in_all_layers(model, "hook_pattern", partial(note, computed))
         replaced = hooks.ablated(model, circuit, batch)
         with hooks.hooked(model, before), replaced, hooks.hooked(model, after):
             outputs = hooks.run_model(model, batch)
-        if not len(own) == len(used) == len(shifts) == n_layers:
+        if not len(computed) == len(used) == len(shifts) == n_layers:
             raise InputError(
                 f"attribution: expected {hooks.pattern_hook_name(0)}, hook_v, hook_z and their "
                 f"counterparts to fire in {n_layers} layers; the model does not pass its attention "
@@ -248,9 +248,9 @@ def pattern_gradients(
     return PatternGradients(
         circuit=circuit,
         batch=batch,
-        where=hooks.where_by_layer(model, batch),
+        positions=hooks.positions_by_layer(model, batch),
         losses=losses.detach(),
-        own=[own[layer].detach().float() for layer in range(n_layers)],
+        computed=[computed[layer].detach().float() for layer in range(n_layers)],
         used=[used[layer].detach().float() for layer in range(n_layers)],
         of_loss=of_loss,
         of_outputs=[torch.stack(of_layer) for of_layer in zip(*of_outputs)],
@@ -260,14 +260,14 @@ def pattern_gradients(
 def _random_projections(
     task: Task, outputs: Float[Tensor, "batch pos d_out"], batch: Batch, draws: int, seed: int
 ) -> list[Float[Tensor, "batch pos d_out"]]:
-    """Random weights w = √H v of the outputs y (see `attribute`), or none where there are no such.
+    """Draw weights w = √H v of the outputs y (see `attribute`), if H allows it.
 
     E[(w · dy)²] = dyᵀ H dy, with H the second derivative of the loss by the outputs.
     """
     generator = torch.Generator().manual_seed(seed)
-    at = outputs.detach().double().requires_grad_()  # small curvatures are differences
-    loss = task.example_losses(at, batch).mean(dim=1).sum()
-    (gradient,) = torch.autograd.grad(loss, at, create_graph=True, allow_unused=True)
+    y = outputs.detach().double().requires_grad_()  # small curvatures are differences
+    loss = task.example_losses(y, batch).mean(dim=1).sum()
+    (gradient,) = torch.autograd.grad(loss, y, create_graph=True, allow_unused=True)
     if not draws or gradient is None or not gradient.requires_grad:
         return []
     read = (gradient != 0).flatten(0, -2).any(0).nonzero()[:, 0]
@@ -276,14 +276,14 @@ def _random_projections(
 
     def signs() -> Tensor:
         drawn = random_signs(torch.Size((*outputs.shape[:-1], len(read))), generator)
-        return torch.zeros_like(at).index_copy(-1, read, drawn.to(at))
+        return torch.zeros_like(y).index_copy(-1, read, drawn.to(y))
 
     def product(v: Tensor) -> Tensor:
-        (bent,) = torch.autograd.grad(gradient, at, v, retain_graph=True)
-        return bent.index_select(-1, read)
+        (hessian_product,) = torch.autograd.grad(gradient, y, v, retain_graph=True)
+        return hessian_product.index_select(-1, read)
 
-    units = torch.nn.functional.one_hot(read, at.shape[-1]).to(at)
-    blocks = torch.stack([product(unit.expand(at.shape)) for unit in units], dim=-1)
+    units = torch.nn.functional.one_hot(read, y.shape[-1]).to(y)
+    blocks = torch.stack([product(unit.expand(y.shape)) for unit in units], dim=-1)
     tried = signs()
     expected, values = product(tried), (blocks @ tried[..., read, None])[..., 0]
     if not torch.allclose(values, expected, rtol=1e-3, atol=1e-5 * float(expected.abs().max())):
@@ -294,14 +294,14 @@ def _random_projections(
     # The symmetric root does not depend on the basis of equal sizes, which differs by device.
     root = vectors * sizes.clamp(min=0).sqrt()[..., None, :] @ vectors.mT
     weights = [(root @ signs()[..., read, None])[..., 0] for _ in range(draws)]
-    return [torch.zeros_like(at).index_copy(-1, read, w).float() for w in weights]
+    return [torch.zeros_like(y).index_copy(-1, read, w).float() for w in weights]
 
 
 def random_signs(shape: torch.Size, generator: torch.Generator) -> Tensor:
-    """Signs, 1 or -1, drawn on the CPU so that they are the same for every device."""
+    """Draw signs, 1 or -1, on the CPU so that they are the same for every device."""
     return 2.0 * torch.randint(0, 2, shape, generator=generator) - 1
 
 
 def _gradients(of: Tensor, by: list[Tensor]) -> list[Tensor]:
-    made = torch.autograd.grad(of, by, retain_graph=True, allow_unused=True)
-    return [torch.zeros_like(x).float() if g is None else g.float() for g, x in zip(made, by)]
+    gradients = torch.autograd.grad(of, by, retain_graph=True, allow_unused=True)
+    return [torch.zeros_like(x).float() if g is None else g.float() for g, x in zip(gradients, by)]

@@ -1,4 +1,4 @@
-"""The paths that an intact model needs, singly or as one of several heads (paper, appendix E)."""
+"""Find the paths that the intact model needs, in one or several heads."""
 
 import warnings
 from bisect import bisect_left
@@ -16,7 +16,7 @@ from retrieval_interp.tasks.structured import check_sampling
 
 Item = TypeVar("Item", bound=Hashable)
 Paths = tuple[HeadPath, ...]
-_WEAKEST = 0.05  # paths with less mean attention are not cut in the intact model
+_WEAKEST = 0.05  # paths with less mean attention are not cut
 
 
 def needed_paths(
@@ -27,16 +27,16 @@ def needed_paths(
     seed: int = 0,
     progress: Progress = no_progress,
 ) -> list[Paths]:
-    """Find the paths that a model needs, by themselves or as one of several heads.
+    """Find the paths that a model needs, in one head or in one of several.
 
     With loss(S) the loss of the intact model with the paths S cut live, each set S that is
     returned has one role path, in one or more heads, and
 
         loss(S) > tolerance,  but  loss(S without p) < tolerance  for every path p in S
 
-    each by two standard errors; where that is not clear, no set is returned. So of a set of several
-    paths one is needed. Any one suffices if no other set overlaps; where any two of three heads
-    suffice, every two of them are a set. Paths with less than 0.05 of mean attention are never cut.
+    each by two standard errors; where that is not clear, no set is returned. So the model needs one
+    path of every set; any one suffices if no other set overlaps. Where any two of three heads
+    suffice, every two of them are a set. Paths with less mean attention than 0.05 are never cut.
 
     Returns:
         The sets, each a sorted tuple; none for a model that has not learned the task or that is
@@ -55,13 +55,13 @@ def needed_paths(
 
 
 def cut_paths(judge: Judge, heads: Sequence[Head], sets: list[Paths]) -> Iterator[str]:
-    """Add what the intact model needs (`needed_paths`) to `sets`, and yield what is done.
+    """Add the sets of paths that the intact model needs to `sets`; yield what is done.
 
-    Where two heads do the same, cutting either one changes nothing. So a role path is cut in all
-    heads at once, and where the model minds, all smallest sets of heads are looked for.
+    Where two heads do the same, cutting it in either of them changes little. So each role path is
+    cut in all heads at once; if the model needs it in some, all minimal sets of heads are found.
     """
     empty = judge.empty
-    if not judge.keeps(empty):
+    if not judge.holds_here(empty):
         return  # no cut can be blamed
     strong = {head: (judge.attention[head] >= _WEAKEST).nonzero().tolist() for head in heads}
     present = [HeadPath(head, RolePath(*path)) for head in heads for path in strong[head]]
@@ -75,23 +75,22 @@ def cut_paths(judge: Judge, heads: Sequence[Head], sets: list[Paths]) -> Iterato
         alike = [path for path in by_effect if path.path == role_path]
         for needed in minimal_sets(alike, lambda cut: judge.exceeds(empty.cut(*cut), empty)):
             fewer = all_but_one(needed) if len(needed) > 1 else []
-            if all(judge.keeps(empty.cut(*cut), empty) for cut in fewer):
+            if all(judge.holds_here(empty.cut(*cut), empty) for cut in fewer):
                 sets.append(tuple(sorted(needed)))
 
 
 def minimal_sets(
     items: Sequence[Item], breaks: Callable[[Sequence[Item]], bool], most: int = 64
 ) -> list[tuple[Item, ...]]:
-    """All sets of items that break something together, but no longer without any one of them.
+    """Find all minimal sets of items whose removal breaks something.
 
-    A first set is looked for among all items, then others among those that are left when one of its
-    items is kept, and so on (Reiter's hitting-set tree), in at most so many steps: of very many
-    sets some are not found.
+    A first set is found among all items; then, for each of its items, others among the items that
+    remain if that one is kept, and so on (Reiter's hitting-set tree).
 
     Args:
-        items: those that should break most come first.
-        breaks: whether some items break something together; more items never mend it.
-        most: steps.
+        items: the items, those whose removal should do most harm first.
+        breaks: whether removing some items breaks it; removing more must not mend it.
+        most: nodes of the tree that are visited at most; of very many sets some are not found.
 
     >>> minimal_sets("abcde", lambda lost: "b" in lost or len({"a", "d", "e"} & set(lost)) > 1)
     [('b',), ('a', 'd'), ('a', 'e'), ('d', 'e')]
@@ -103,20 +102,20 @@ def minimal_sets(
         if kept in seen:
             continue
         seen.add(kept)
-        smallest = next((known for known in sets if kept.isdisjoint(known)), ())
-        if not smallest:
-            smallest = _minimal_set([item for item in items if item not in kept], breaks)
-            sets += [smallest] if smallest else []
-        waiting += [kept | {item} for item in smallest]
+        minimal = next((earlier for earlier in sets if kept.isdisjoint(earlier)), ())
+        if not minimal:
+            minimal = _minimal_set([item for item in items if item not in kept], breaks)
+            sets += [minimal] if minimal else []
+        waiting += [kept | {item} for item in minimal]
     return sets
 
 
 def _minimal_set(
     items: Sequence[Item], breaks: Callable[[Sequence[Item]], bool]
 ) -> tuple[Item, ...]:
-    """A set of items that break something together, none of which can be left out; or nothing.
+    """Find a minimal set of items whose removal breaks something; or ().
 
-    The shortest beginning that does, by bisection, then without what it does not need.
+    The shortest prefix that breaks it, by doubling and bisection, without what is not needed.
     """
     if not items or not (breaks(items) or breaks(items[:1])):
         return ()

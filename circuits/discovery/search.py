@@ -1,11 +1,12 @@
-"""Searching for a circuit (paper, appendix E, automated), as docs/guide/discovery.md tells it.
+"""Search for the simplest circuit below a tolerance (appendix E, automated).
 
-1. List what each head may become (`space`).
-2. A strategy tries circuits, by exact losses on two sets of examples (`judge`). The default one,
-   `simplify`, looks around ever simpler circuits, at what is predicted to hold (`nearby`).
-3. List what the intact model needs (`needed`).
+1. List the mechanisms that each head may take, and their costs (`space`).
+2. A strategy tries circuits. Exact losses on two sets of examples decide which of them hold
+   (`judge`). The default one, `simplify`, *looks around* a circuit: it tries simpler circuits near
+   it that are predicted to hold (`nearby`), and goes on from the first that does.
+3. List the paths that the intact model needs (`needed`).
 
-Unlike the paper, a head is judged with all other replacements in place.
+Unlike in the paper, a head is judged with all other replacements in place.
 """
 
 import math
@@ -32,12 +33,12 @@ from retrieval_interp.circuits.paths import Head, HeadPath
 from retrieval_interp.tasks import Batch, InputError, InputWarning, Task
 from retrieval_interp.tasks.structured import check_sampling, from_data
 
-_CONFIRMING = 1_000_003  # added to the seed of the examples that confirm
+_CONFIRMING = 1_000_003  # added to the seed, for the examples that confirm what holds
 _LATE = "stopped by its time limit"
 _IDLE = IDENTITY, UNIFORM
-_SAME_LOSS = 1e-4  # difference of measured losses that is none
+_SAME_LOSS = 1e-4  # measured losses that differ by less count as equal
 Strategy = Callable[["Search"], Iterator[str]]
-"""Tries circuits with `Search.holds`; between them it yields what it does, in words."""
+"""Tries circuits with `Search.holds`, and yields what it is doing, in words."""
 
 
 @dataclass(frozen=True)
@@ -55,8 +56,8 @@ class SearchOptions:
         time: seconds that it may take, by default until there is a local optimum. After two thirds
             of it the best circuit so far is taken; the rest is for what the intact model needs.
         heads: those that may be replaced (also `["L0.H0"]`), by default all; others stay.
-        fewest: what counts first, the cost of `paths` or the number of useful `heads`, which are
-            those that are neither uniform nor identity.
+        fewest: what makes a circuit simpler first of all: a lower cost of `paths`, or fewer useful
+            `heads`, those that are neither uniform nor identity.
     """
 
     tolerance: float | None = None
@@ -77,10 +78,10 @@ class SearchOptions:
 
 @dataclass(frozen=True)
 class SearchState:
-    """Where a search is."""
+    """The progress of a search."""
 
     doing: str
-    scored: int  # circuits whose exact loss was measured, on some or all examples
+    scored: int  # circuits whose loss was measured, on some or all examples
     best: Circuit  # so far; empty before the first that holds
     cost: int | None = None  # of the best circuit
     loss: float | None = None  # of the best circuit, on the examples that decide
@@ -136,14 +137,14 @@ def discover(
 
 
 class Search:
-    """A search, which goes on while it is iterated over and can be left at any time.
+    """A search, which runs while it is iterated over and can be stopped at any time.
 
-    To a strategy it offers what heads may become (`starts`, `options_of`), what circuits cost
-    (`cost`, `key`), what they lose (`loss`, `limit`), and whether they hold (`holds`, `best`).
+    It offers a strategy the circuits to try (`starts`, `options_of`), their cost (`cost`, `key`),
+    their loss (`loss`, `limit`), and whether they hold (`holds`, `best`).
 
     Attributes:
-        heads: those that may be replaced.
-        needed: sets of paths of the intact model, of each of which it needs one.
+        heads: the heads that may be replaced.
+        needed: sets of paths, of each of which the intact model needs one (`needed_paths`).
     """
 
     yields_states = True  # texts to show while it goes on (`progress_bar`)
@@ -169,9 +170,8 @@ class Search:
             raise InputError(f"heads: expected {expected}, found {unknown}")
         self.needed: list[tuple[HeadPath, ...]] = []
         self._best, self._ranked = Circuit.empty(task), 0
-        self._search_ended = "cancelled"  # or why it ended before it was done, or nothing
-        # Why cutting paths ended early, or nothing; None: not begun.
-        self._cuts_ended: str | None = None
+        self._search_ended = "cancelled"  # why the search ended early; empty once it is done
+        self._cuts_ended: str | None = None  # likewise for cutting paths; None if not begun
 
     def _drawn(self, seed: int) -> Batch:
         device = next(self.model.parameters()).device
@@ -179,16 +179,16 @@ class Search:
 
     @cached_property
     def judge(self) -> Judge:
-        """What measures and decides, on the examples and on as many others."""
-        model, task, tolerance, other = self.model, self.task, self.options.tolerance, None
+        """The judge of the examples, with one of as many others to confirm."""
+        model, task, tolerance, confirming = self.model, self.task, self.options.tolerance, None
         if not task.fixed:
-            others = self._drawn(self.options.seed + _CONFIRMING)
-            other = Judge(model, task, others, tolerance, deadline=self.deadline)
-        return Judge(model, task, self.batch, tolerance, other, self.deadline)
+            fresh = self._drawn(self.options.seed + _CONFIRMING)
+            confirming = Judge(model, task, fresh, tolerance, deadline=self.deadline)
+        return Judge(model, task, self.batch, tolerance, confirming, self.deadline)
 
     @cached_property
     def space(self) -> Space:
-        """What may be made of the heads, and what is simple."""
+        """The circuits that may be tried, and their costs."""
         judge, options = self.judge, self.options
         rules = rule_candidates(self.model, self.batch, self.heads)
         attention, heads = judge.attention, self.heads
@@ -202,19 +202,20 @@ class Search:
         return self.space.starts
 
     def options_of(self, circuit: Circuit, head: Head) -> list[Mechanism]:
-        """What one change makes of a head: another candidate, or one path more or less."""
-        return [part.mechanism for part in self.space.options(self.space.part(head, circuit[head]))]
+        """Return mechanisms one change away: another candidate, a path more or less."""
+        choice = self.space.choice(head, circuit[head])
+        return [option.mechanism for option in self.space.options(choice)]
 
     def cost(self, circuit: Circuit) -> int:
-        """The cost of all heads that may be replaced."""
+        """Return the cost of a circuit: the sum over all heads that may be replaced."""
         return self.space.cost(circuit)
 
     def useful(self, circuit: Circuit) -> list[Head]:
-        """The heads that may be replaced and are neither uniform nor identity."""
+        """Return replaceable heads that are neither uniform nor identity."""
         return self.space.useful(circuit)
 
     def key(self, circuit: Circuit) -> int:
-        """Lower for simpler circuits: by cost, then by useful heads, or as `fewest` says."""
+        """Return a number, lower for simpler circuits: by cost, heads, and `fewest`."""
         return self.space.key(circuit)
 
     @property
@@ -223,17 +224,17 @@ class Search:
         return self.judge.bar.loss
 
     def loss(self, circuit: Circuit, near: Circuit | None = None) -> float:
-        """The exact loss on the first 64 examples.
+        """Return the exact loss on the first 64 examples.
 
-        If the circuit differs little from one `near` it, that may take only the runs of what
-        differs.
+        With `near`, a circuit from which it differs little, only what differs is computed if the
+        model allows it.
         """
         return self.judge.loss(circuit, near=near)
 
     def holds(self, circuit: Circuit, near: Circuit | None = None) -> bool:
         """Whether the loss is two standard errors below the limit, on both sets of examples.
 
-        The best circuit of which this was asked is what the search returns.
+        The search returns the best circuit that was passed to this method and holds.
         """
         return self.judge.holds(circuit, near)
 
@@ -246,7 +247,7 @@ class Search:
         return self._best
 
     def rank(self, circuit: Circuit) -> tuple[bool, float, int, float]:
-        """Sort key, lower is better: what holds, the simplest first, then the others by loss."""
+        """Return a sort key: what holds, the simplest first, then others by loss."""
         holds = self.judge.holds(circuit)
         loss = float(self.judge.losses(circuit).mean()) if holds else self.judge.loss(circuit)
         return not holds, 0.0 if holds else loss, self.key(circuit), loss
@@ -279,12 +280,12 @@ class Search:
 
     @property
     def missing(self) -> list[str]:
-        """What was not done, and why."""
+        """What the search left undone, and why, in words."""
         missing = []
         if self._search_ended:
             held = bool(self.best.mechanisms)
-            known = "a simpler circuit may exist" if held else "no circuit was found"
-            missing.append(f"the search was {self._search_ended}; {known}")
+            outcome = "a simpler circuit may exist" if held else "no circuit was found"
+            missing.append(f"the search was {self._search_ended}; {outcome}")
             if self._cuts_ended is None:
                 missing[0] += ", and what the intact model needs was not looked for"
         if self._cuts_ended:
@@ -303,7 +304,7 @@ class Search:
 
     @property
     def circuit(self) -> Circuit:
-        """What was found so far, with the paths that the intact model needs and it does not."""
+        """The best circuit so far, with further paths that the model needs."""
         single = {paths[0] for paths in self.needed if len(paths) == 1}
         return replace(
             self.best,
@@ -313,7 +314,7 @@ class Search:
         )
 
     def front(self) -> list[Circuit]:
-        """The circuits that hold and have fewest heads, lowest cost, or are best in between."""
+        """Return the Pareto front of what holds, from fewest heads to lowest cost."""
         front: list[Circuit] = []
         for circuit in sorted(self.judge.holding, key=self.space.aiming("heads").key):
             if not front or self.cost(circuit) < self.cost(front[-1]):
@@ -321,7 +322,7 @@ class Search:
         return front
 
     def front_text(self) -> str:
-        """The front in one line; empty if it is the circuit that was found, and no other."""
+        """Return the front in one line; empty if it is the best circuit alone."""
         if not self.best.mechanisms or (front := self.front()) == [self.best]:
             return ""
         losses = [float(self.judge.losses(circuit).mean()) for circuit in front]
@@ -333,24 +334,25 @@ class Search:
 
 
 class Look(NamedTuple):
-    """A circuit to look around, for circuits that are simpler by an aim than the best so far."""
+    """A circuit to look around for simpler ones, as the aim counts (`Space.aiming`)."""
 
     aim: Space
     centre: Circuit
-    closer: int = 0  # looks that led here, from one that does not hold to the nearest to holding
+    closer: int = 0  # looks that led here, each to a circuit that loses less but does not hold
 
 
 def simplify(search: Search, effort: Effort = EFFORT) -> Iterator[str]:
-    """The strategy of `discover`: look around a circuit, and go on from what is simpler and holds.
+    """The default strategy: find simpler circuits that hold near one, and go on there.
 
-    It begins at the best circuit that treats all heads alike, or at the intact model if that leads
-    to none that holds. Fewest paths lead to few heads, too, so fewest heads are looked for from
-    there. A work list says what to look around next, and with which aim:
+    It starts at the best circuit that treats all heads alike; if no circuit that holds is reached
+    from there, at the intact model. The circuit with fewest paths also has few heads, so a search
+    for fewest heads goes on from that one. A work list has the looks to take next:
 
-    1. Around a circuit, `candidates` are tried by exact losses, the simplest first.
-    2. From the first that holds the work begins again: look around it with both aims, and around
-       the best so far. If none holds, look around the one that loses least, if it leads closer.
-    3. Where nothing is left to do, look around circuits that lack a head or a path of the best one:
+    1. In a look around a circuit, `candidates` are tried by exact losses, the simplest first.
+    2. If one holds, the list starts again: look around it with both aims (fewest paths, fewest
+       heads), and around the best so far. If none holds, nor the centre itself, look around the one
+       that loses least, if it loses less than the centre.
+    3. When the list is empty, look around circuits that lack one head or path of the best circuit:
        to do without it may take many changes, which are predicted better from there.
     """
     judge, space = search.judge, search.space
@@ -373,7 +375,7 @@ def _simplify_one(
     effort: Effort,
     looked: set[tuple[str, int, Circuit]],
 ) -> Iterator[str]:
-    """Simplify a circuit until no look finds a simpler one that holds."""
+    """Simplify one circuit until no look finds a simpler one that holds."""
     first, second = aims
 
     def loss(circuit: Circuit) -> float:
@@ -420,29 +422,29 @@ def _simplify_one(
 
 
 def candidates(nearby: Nearby, limit: int, largest: int) -> list[Circuit]:
-    """Circuits to try around one, simpler than the best so far, the simplest of them first.
+    """Choose circuits to try in a look, simpler than the best, the simplest first.
 
-    These are long leaps, of which each step saves most for what it should lose; circuits that
-    should hold; those that should lose least; and those with fewest changes, as few changes are
-    predicted best.
+    They are of four kinds: those half, a quarter, ... of the way along a chain of best single
+    changes; those predicted to hold; those with the lowest predicted losses; and those with the
+    fewest changes, since these are predicted best.
 
     Args:
-        nearby: the circuits near one, and what they should lose.
-        limit: the key of the best circuit so far, which has to be lower.
-        largest: cost and useful heads together, at most.
+        nearby: the circuits near the centre, with predicted losses.
+        limit: the key of the best circuit so far; theirs has to be lower.
+        largest: cost and number of useful heads together, at most.
     """
     judge, effort, aim = nearby.judge, nearby.effort, nearby.space
     holds, bar = judge.holds(nearby.circuit), judge.bar.loss
-    start = nearby.start.parts[0].tolist()
+    start = nearby.start.choices[0].tolist()
 
     def is_simpler(near: Near) -> bool:
         return near.key < limit and aim.size(near.key) <= largest
 
     def changes(near: Near) -> int:
-        return sum(map(ne, near.parts, start))
+        return sum(map(ne, near.choices, start))
 
     around = [near for near in nearby.around(limit if judge.holding else 0) if is_simpler(near)]
-    around = [near for near in around if nearby.circuit_of(near) not in judge.known]
+    around = [near for near in around if nearby.circuit_of(near) not in judge.decided]
     chain = nearby.chain(bar, holds)
     ends = [len(chain) >> halved for halved in range(len(chain).bit_length())]
     hold = sorted([near for near in around if near.loss < bar], key=lambda near: near.key)
@@ -454,9 +456,9 @@ def candidates(nearby: Nearby, limit: int, largest: int) -> list[Circuit]:
 
 
 def settled(circuit: Circuit, judge: Judge, space: Space) -> Circuit:
-    """Uniform or identity for each idle head, whichever loses less on the first examples.
+    """Set each idle head to uniform or identity, whichever loses less.
 
-    Where a run is not cheap, the circuit as it is.
+    If runs are not cheap (`Judge.fast`), return the circuit unchanged.
     """
     idle = [head for head in space.heads if judge.fast and circuit[head] in _IDLE]
     base, todo = circuit, list(idle)
@@ -465,14 +467,14 @@ def settled(circuit: Circuit, judge: Judge, space: Space) -> Circuit:
         exchanged = circuit.replace(head, UNIFORM if circuit[head] == IDENTITY else IDENTITY)
         gain = judge.loss(circuit, near=base, stages=1) - judge.loss(exchanged, near=base, stages=1)
         if gain > _SAME_LOSS:
-            circuit, todo = exchanged, [other for other in idle if other != head]
+            circuit, todo = exchanged, [idle_head for idle_head in idle if idle_head != head]
     return circuit
 
 
 def lacking_a_part(best: Circuit, judge: Judge, space: Space) -> Iterator[Circuit]:
-    """The best circuit without a path, or with a useful head uniform or identity.
+    """Yield the best circuit with a useful head made idle, or a path removed.
 
-    Of these two the one that loses less.
+    An idle head is uniform or identity, whichever loses less.
     """
     for head in space.useful(best):
         without = [best.replace(head, idle) for idle in _IDLE]

@@ -1,4 +1,4 @@
-"""What a search may make of a head, by its attention, and what is simple."""
+"""The circuits that a search may try, by what heads attend to; and their costs."""
 
 from collections.abc import Mapping, Sequence
 from copy import copy
@@ -24,20 +24,20 @@ from retrieval_interp.circuits.mechanisms import (
 from retrieval_interp.circuits.paths import Head, RolePath
 from retrieval_interp.tasks import Batch
 
-# Kinds of candidates with paths, and the least mean attention of these.
+# Candidates along paths: which kind, and the least mean attention of a path.
 _THRESHOLDS = [("one-hot", 0.5), ("one-hot", 0.3), ("one-hot", 0.1)]
 _SHARED_THRESHOLDS = [("shared", 0.4), ("shared", 0.25), ("shared", 0.15)]
 _MUCH = 100_000  # more than any circuit costs
-_WEAK = 0.1  # paths with at least this mean attention may be added
-_RULE_SHARE = 0.25  # a rule that has less of a head's attention is no candidate ...
-_RULE_IN_ROLE = 0.5  # ... unless it has as much of the attention of a single role
+_WEAK = 0.1  # mean attention of a path from which on it may be added to a head
+_RULE_SHARE = 0.25  # share of a head's attention that a rule has to explain to be a candidate, ...
+_RULE_IN_ROLE = 0.5  # ... or share of the attention of one of its roles
 
 
 def cost_of(mechanism: Mechanism, n_roles: int) -> int:
-    """How far a mechanism is from simple, in a task with so many roles.
+    """Return the cost of a head with a mechanism: 0 for uniform and identity.
 
-    One that follows paths costs 1 for a role's first source and 2 for each other, and 1 if it has
-    none, as no softmax attends nowhere.
+    Along paths it is 1 for a role's first source and 2 for each further one; without any path 1,
+    since no softmax attends nowhere. Other mechanisms state their own (`Mechanism.cost`).
     """
     if mechanism.follows_paths:
         return max(1, 2 * len(mechanism.paths) - len({path.dest for path in mechanism.paths}))
@@ -46,9 +46,9 @@ def cost_of(mechanism: Mechanism, n_roles: int) -> int:
 
 
 def propose(attention: Float[Tensor, "dest src"], kind: str, threshold: float) -> Shared:
-    """A mechanism along a head's paths with at least so much mean attention.
+    """Return the mechanism along paths whose mean attention reaches a threshold.
 
-    Of a role's sources `one-hot` keeps the strongest, `shared` all.
+    Of a role's sources, `one-hot` keeps the strongest and `shared` all.
     """
     paths = []
     for dest, row in enumerate(attention.tolist()):
@@ -60,10 +60,10 @@ def propose(attention: Float[Tensor, "dest src"], kind: str, threshold: float) -
 
 
 def rule_candidates(model: Any, batch: Batch, heads: list[Head]) -> dict[Head, list[Mechanism]]:
-    """The rules whose pattern overlaps with a head's attention, and its mean pattern.
+    """Return each head's mean pattern, and rules that explain much of its attention.
 
-    Where inputs are vectors, whose positions are shuffled, only rules of one's own, as roles say
-    what positions are.
+    For models that read vectors, whose positions are shuffled, these are only rules of one's own
+    that read no tokens: there the roles say what stands at a position.
     """
     on_tokens = batch.tokens is not None
     by_position = FIRST, PREVIOUS
@@ -71,32 +71,32 @@ def rule_candidates(model: Any, batch: Batch, heads: list[Head]) -> dict[Head, l
     if not (on_tokens or rules):
         return {head: [] for head in heads}
     means = position_means(model, batch) if on_tokens else {}
-    tried = dict.fromkeys(heads, rules)
-    overlapping = overlaps(model, batch, tried)
-    found: dict[Head, list[Mechanism]] = {}
+    explained = overlaps(model, batch, dict.fromkeys(heads, rules))
+    candidates: dict[Head, list[Mechanism]] = {head: [] for head in heads}
     for head in heads:
-        rated = zip(rules, *zip(*overlapping[head]))
-        own = [r for r, share, by in rated if share >= _RULE_SHARE or by.max() >= _RULE_IN_ROLE]
-        found[head] = [*own, means[head]] if on_tokens else own
-    return found
+        for rule, (share, by_role) in zip(rules, explained[head]):
+            if share >= _RULE_SHARE or by_role.max() >= _RULE_IN_ROLE:
+                candidates[head].append(rule)
+        candidates[head] += [means[head]] if on_tokens else []
+    return candidates
 
 
 @dataclass(frozen=True, eq=False)
-class Part:
-    """A head with a mechanism. A space has one object of each, so looking one up is fast."""
+class Choice:
+    """A head with a mechanism. A `Space` has one object of each: look-ups are fast."""
 
     head: Head
     mechanism: Mechanism
 
 
 class Space:
-    """The circuits of a model, and which of them are simple.
+    """The circuits that a search may try, and their cost.
 
     Args:
         empty: the circuit that replaces nothing.
         attention: mean attention of every head, by role.
         heads: heads that may be replaced.
-        rules: their candidates by position and token.
+        rules: candidates of each head besides those along paths (`rule_candidates`).
         shared, fewest: as in `SearchOptions`.
     """
 
@@ -118,10 +118,10 @@ class Space:
         if shared:
             alike.append({head: role_mean(attention[head]) for head in heads})
         self.starts = list(dict.fromkeys(replace(empty, mechanisms=start) for start in alike))
-        self.candidates: dict[Head, list[Mechanism]] = {}  # what a head may become, simple first
-        self.attended: dict[Head, list[RolePath]] = {}  # paths that may be added to it
-        self._parts: dict[tuple[Head, Mechanism], Part] = {}
-        self._options: dict[Part, list[Part]] = {}
+        self.candidates: dict[Head, list[Mechanism]] = {}  # of each head, the simplest first
+        self.attended: dict[Head, list[RolePath]] = {}  # paths that may be added to a head
+        self._choices: dict[tuple[Head, Mechanism], Choice] = {}
+        self._options: dict[Choice, list[Choice]] = {}
         for head in heads:
             measured = rules[head] if shared else []
             every = [IDENTITY, UNIFORM, *(start[head] for start in alike), *measured, ORIGINAL]
@@ -130,47 +130,47 @@ class Space:
             self.attended[head] = [RolePath(*path) for path in paths]
 
     def aiming(self, fewest: str) -> "Space":
-        """The same space with another idea of what counts first."""
+        """Return the space in which fewest `paths`, or `heads`, count first."""
         aimed = copy(self)
         aimed.fewest = fewest
         return aimed
 
     def cost(self, circuit: Circuit) -> int:
-        """The cost of all heads that may be replaced."""
+        """Return the cost of a circuit: the sum over all heads that may be replaced."""
         return sum(self._cost(circuit[head]) for head in self.heads)
 
     def useful(self, circuit: Circuit) -> list[Head]:
-        """The heads that may be replaced and are not idle."""
+        """Return the heads that cost something: neither uniform nor identity."""
         return [head for head in self.heads if self._cost(circuit[head])]
 
     def key(self, circuit: Circuit) -> int:
-        """Cost and number of useful heads in one number, a sum over heads: lower is simpler."""
+        """Return cost and number of useful heads in one number, lower is simpler."""
         return sum(self.key_of(circuit[head]) for head in self.heads)
 
     def key_of(self, mechanism: Mechanism) -> int:
-        """What a head with this mechanism adds to the key."""
+        """Return what a head with this mechanism adds to a circuit's key."""
         cost = self._cost(mechanism)
         return cost + _MUCH * (cost > 0) if self.fewest == "heads" else _MUCH * cost + (cost > 0)
 
     def size(self, key: int) -> int:
-        """Cost and number of useful heads, added."""
+        """Return cost plus number of useful heads, of a key."""
         return sum(divmod(key, _MUCH))
 
     def circuit(self, mechanisms: Sequence[Mechanism]) -> Circuit:
-        """The circuit with these mechanisms of `heads`."""
+        """Return the circuit in which `heads` have these mechanisms."""
         return replace(self.empty, mechanisms=dict(zip(self.heads, mechanisms)))
 
-    def part(self, head: Head, mechanism: Mechanism) -> Part:
-        """A head with a mechanism, as an object that is the same every time."""
-        return self._parts.setdefault((head, mechanism), Part(head, mechanism))
+    def choice(self, head: Head, mechanism: Mechanism) -> Choice:
+        """Return a head's choice of a mechanism, the same object every time."""
+        return self._choices.setdefault((head, mechanism), Choice(head, mechanism))
 
-    def options(self, part: Part) -> list[Part]:
-        """What one change can make of a head: another candidate, or a path more or less.
+    def options(self, choice: Choice) -> list[Choice]:
+        """Return choices one change away: another candidate, a path more or less.
 
-        Where no sources may share, a path that is added takes the place of the role's other one.
+        If sources may not share a role, a path that is added replaces the role's other one.
         """
-        if part not in self._options:
-            head, mechanism = part.head, part.mechanism
+        if choice not in self._options:
+            head, mechanism = choice.head, choice.mechanism
             options = list(self.candidates[head])
             kept = mechanism.paths if mechanism.follows_paths else ()
             options += [along(path for path in kept if path != removed) for removed in kept]
@@ -179,8 +179,8 @@ class Space:
                     beside = [path for path in kept if self.shared or path.dest != new.dest]
                     options += [along([*beside, new])] if new not in kept else []
             distinct = [option for option in dict.fromkeys(options) if option != mechanism]
-            self._options[part] = [self.part(head, option) for option in distinct]
-        return self._options[part]
+            self._options[choice] = [self.choice(head, option) for option in distinct]
+        return self._options[choice]
 
     def _cost(self, mechanism: Mechanism) -> int:
         return cost_of(mechanism, self.empty.n_roles)

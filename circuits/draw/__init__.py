@@ -1,1 +1,1 @@
-"""Pictures of circuits, as SVG for pages and notebooks."""
+"""Pictures of circuits as SVG: `layout` decides, `svg` draws."""

@@ -1,4 +1,4 @@
-"""What a drawing of a circuit shows: columns of roles, rows of layers with labels and arrows."""
+"""Lay out a drawing: columns of roles, rows of layers with labels and arrows."""
 
 import itertools
 import math
@@ -14,11 +14,11 @@ from retrieval_interp.circuits.head_kinds import head_kind
 from retrieval_interp.circuits.scores.enabling import Enabled
 from retrieval_interp.tasks import Batch, Task, role_name
 
-Enabling = Mapping[HeadPath | Head, Sequence[Enabled]]  # later paths that a path or head serves
+Enabling = Mapping[HeadPath | Head, Sequence[Enabled]]  # the later paths that a path or head serves
 COLORS = ("#4c78a8", "#e45756", "#54a24b", "#b279a2", "#f58518", "#72b7b2", "#9d755d", "#bab0ac")
-_LABEL = 22  # most characters of a line that adds to a label
-_SYMBOL = 13  # most characters of a line below a column
-_SHALLOW = 12  # most layers of a model that has a row for each
+_LABEL = 22  # characters at most of a faint line below a label
+_SYMBOL = 13  # characters at most of a line below a column
+_SHALLOW = 12  # layers at most of a model of which each layer has its own row
 
 
 @dataclass(frozen=True)
@@ -27,9 +27,9 @@ class Arrow:
 
     worth: float = 0.0  # its width, from 0 to 1: the share of what was learned that it carries
     note: str = ""  # short text next to it
-    about: str = ""  # what is shown where the pointer rests on it, besides the path
+    about: str = ""  # text of its tooltip, after the path
     color: str = ""  # in CSS; by default one per head of a layer
-    dashed: bool = False  # only enables
+    dashed: bool = False  # for a path that only enables
 
 
 class Label(NamedTuple):
@@ -41,7 +41,7 @@ class Label(NamedTuple):
 
 
 class Row(NamedTuple):
-    """A layer, or several that are alike; `bands` tell of heads that are needed as such."""
+    """A layer, or several alike; `bands` name heads that are needed as such."""
 
     labels: list[Label]
     arrows: dict[HeadPath, Arrow]
@@ -51,7 +51,7 @@ class Row(NamedTuple):
 class Drawing(NamedTuple):
     """A circuit as it is drawn: roles from left to right, layers from the bottom."""
 
-    columns: dict[int, list[str]]  # for each role what stands below it, its name at last
+    columns: dict[int, list[str]]  # for each role the lines below it, the last of them its name
     rows: list[Row]
     names: Sequence[str]  # of the roles
 
@@ -63,10 +63,10 @@ def worth_of_paths(
     loss_name: str = "loss",
     when: str = "removed from the circuit",
 ) -> dict[HeadPath, Arrow]:
-    """An arrow for each path, as wide as it is worth: (loss - intact) / (uninformed - intact).
+    """Return an arrow for each path, as wide as (loss - intact) / (uninformed - intact).
 
-    Of a path are given the loss without it, and in words `when` that is; besides them the losses
-    of the intact model and of one that knows nothing.
+    `losses` are those without each path, as `when` says in the tooltip; `intact` is the loss of the
+    intact model, `uninformed` that of one that knows nothing.
     """
     learned = uninformed - intact
     return {
@@ -88,7 +88,7 @@ def arrange(
     enables: Enabling,
     arrows: Mapping[HeadPath, Arrow],
 ) -> Drawing:
-    """What a drawing of a circuit shows; arguments are those of `draw_circuit`."""
+    """Lay out a drawing of a circuit; arguments are those of `draw_circuit`."""
     if batch is None and task is not None:
         batch = task.sample(8)
     if order is None:
@@ -111,26 +111,26 @@ def arrange(
 
 
 def carrying_paths(circuit: Circuit) -> list[HeadPath]:
-    """The circuit's own paths, and those that heads keep from a counterfactual."""
+    """Return one-hot and shared paths, and those that patched heads keep."""
     kept = {h: m for h, m in circuit.mechanisms.items() if isinstance(m, Counterfactual)}
     return [*circuit.paths(), *(HeadPath(h, path) for h, m in kept.items() for path in m.paths)]
 
 
 def drawn_paths(circuit: Circuit) -> list[HeadPath]:
-    """Those, and all others that the intact model needs."""
+    """Return the carrying paths, and all others that the intact model needs."""
     return list(dict.fromkeys([*carrying_paths(circuit), *circuit.every_path()]))
 
 
 def _styled(
     circuit: Circuit, words: Sequence[str], enables: Enabling, arrows: Mapping[HeadPath, Arrow]
 ) -> Iterator[tuple[HeadPath, Arrow]]:
-    """The arrow of every path, with all that there is to say about it."""
+    """Complete the arrow of every path: tooltip, colour, whether it is dashed."""
     colors, several = head_colors(circuit), interchangeable(circuit.redundant, circuit.role_names)
     carrying = set(carrying_paths(circuit))
     for path in drawn_paths(circuit):
         arrow, (dest, src) = arrows.get(path, Arrow()), path.path
-        apart = path not in carrying and path.head not in enables
-        dashed = apart and path.head in circuit.mechanisms
+        enables_only = path not in carrying and path.head not in enables
+        dashed = enables_only and path.head in circuit.mechanisms
         about = [f"{words[dest]} from {words[src]}", *filter(None, [arrow.about])]
         if dashed and (path in enables or circuit[path.head].follows_paths):
             about.append("only enables")
@@ -140,12 +140,12 @@ def _styled(
 
 
 def role_words(circuit: Circuit, task: Task | None) -> tuple[Sequence[str], Sequence[str]]:
-    """Every role in words, and shorter: the task's, or s0, s1, ..."""
+    """Return the roles' labels and symbols: the task's, or s0, s1, ..."""
     if task is None:
         names = [role_name(role, circuit.role_names) for role in range(circuit.n_roles)]
         return names, names
-    own = tuple(task.role_symbols) != tuple(task.role_names)
-    return task.role_labels, task.role_symbols if own else task.role_labels
+    has_symbols = tuple(task.role_symbols) != tuple(task.role_names)
+    return task.role_labels, task.role_symbols if has_symbols else task.role_labels
 
 
 def row_labels(
@@ -155,9 +155,9 @@ def row_labels(
     batch: Batch | None,
     enables: Enabling,
 ) -> Iterator[Label]:
-    """The lines next to a row: heads with arrows by name, in their colours, others counted.
+    """Yield the lines next to a row: heads with arrows by name, others counted.
 
-    Heads that are needed as such, which `enables` has, are named as well.
+    Heads that are needed as such (in `enables`) are named as well.
     """
     by_head: dict[Head, list[HeadPath]] = {head: [] for head in as_such(enables, layers)}
     for path in sorted(arrows):
@@ -169,23 +169,23 @@ def row_labels(
         yield from (Label(text, faint=True) for text in below)
     span = "-".join(dict.fromkeys(f"L{layer}" for layer in (layers[0], layers[-1])))
     replaced = replaced_heads(circuit, layers[0])
-    idle = {head: what for head, what in replaced.items() if (layers[0], head) not in by_head}
+    idle = {head: kind for head, kind in replaced.items() if (layers[0], head) not in by_head}
     if len(idle) == 1:
-        yield from (Label(f"{span}.H{head} {what}") for head, what in idle.items())
+        yield from (Label(f"{span}.H{head} {kind}") for head, kind in idle.items())
     elif idle:
-        counts = ", ".join(f"{n} {what}" for what, n in Counter(idle.values()).items())
+        counts = ", ".join(f"{n} {kind}" for kind, n in Counter(idle.values()).items())
         yield Label(f"{span}: {counts}{' each' if len(layers) > 1 else ''}")
     elif not by_head:
         yield Label(f"{span} original")
 
 
 def as_such(enables: Enabling, layers: range) -> list[Head]:
-    """The heads of these layers that are needed as such."""
+    """Return the heads of these layers whose fixed pattern is needed as such."""
     return sorted(head for head in enables if isinstance(head, Head) and head.layer in layers)
 
 
 def replaced_heads(circuit: Circuit, layer: int) -> dict[int, str]:
-    """What replaces the heads of a layer, by head and without their paths."""
+    """Return the kind of mechanism that replaces each head of a layer."""
     return {h.head: m.kind for h, m in circuit.mechanisms.items() if h.layer == layer}
 
 
@@ -196,10 +196,10 @@ def _head_lines(
     batch: Batch | None,
     enables: Enabling,
 ) -> list[str]:
-    """What a head is, and below it which heads it enables and what replaces it."""
+    """Describe a head in a line, and below it what it enables and what replaces it."""
     mechanism, served = circuit[head], dict[str, set[Head]]()
-    own: list[HeadPath | Head] = [head, *paths]
-    for later in itertools.chain(*(enables.get(each, ()) for each in own)):
+    servers: list[HeadPath | Head] = [head, *paths]
+    for later in itertools.chain(*(enables.get(server, ()) for server in servers)):
         served.setdefault(later.side, set()).add(later.path.head)
     names = {side: ", ".join(map(str, sorted(heads))) for side, heads in served.items()}
     carried = names.pop("value", "")
@@ -224,7 +224,7 @@ def _head_lines(
 
 
 def head_colors(circuit: Circuit) -> dict[Head, str]:
-    """A colour for each head with arrows, different within a layer of up to eight."""
+    """Choose a colour for each head with arrows, different in a layer of eight."""
     heads = sorted({path.head for path in drawn_paths(circuit)})
     return {
         head: COLORS[number % len(COLORS)]
@@ -234,20 +234,20 @@ def head_colors(circuit: Circuit) -> dict[Head, str]:
 
 
 def layer_rows(circuit: Circuit, n_layers: int, enables: Enabling) -> list[range]:
-    """The layers of each row, from the bottom; in deep models idle ones that are alike share it."""
+    """Return each row's layers, from the bottom; idle ones may share a row."""
     busy = {path.head.layer for path in drawn_paths(circuit)}
     busy |= {head.layer for head in as_such(enables, range(n_layers))}
 
     def alike(layer: int) -> object:
-        own = n_layers <= _SHALLOW or layer in busy
-        return layer if own else replaced_heads(circuit, layer)
+        has_own_row = n_layers <= _SHALLOW or layer in busy
+        return layer if has_own_row else replaced_heads(circuit, layer)
 
     groups = [list(layers) for _, layers in itertools.groupby(range(n_layers), alike)]
     return [range(layers[0], layers[-1] + 1) for layers in groups]
 
 
 def role_order(batch: Batch) -> list[int]:
-    """Roles in the order in which they are in the sequence, earliest first; absent ones last."""
+    """Return the roles by mean position, earliest first, absent ones last."""
     present = batch.roles.double().masked_fill(batch.roles < 0, math.nan)
     means = present.nanmean(dim=(0, 1)).nan_to_num(math.inf).tolist()
     return sorted(range(len(means)), key=lambda role: means[role])

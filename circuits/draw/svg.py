@@ -13,8 +13,8 @@ from retrieval_interp.tasks import Batch, Task
 # In pixels: a column, a layer with paths and one without, a line of text, and the margins.
 _COLUMN, _ROW, _IDLE_ROW, _LINE = 60, 96, 30, 17
 _LEFT, _RIGHT, _TOP, _FOOT = 140, 40, 26, 45
-_BESIDE = 9  # between equal paths of two heads
-_CHARACTER, _TALL = 6.4, 12  # of 11-pixel text
+_BESIDE = 9  # between arrows of the same path in two heads
+_CHARACTER, _TALL = 6.4, 12  # width of a character and height of a line of 11-pixel text
 
 
 def draw_circuit(
@@ -27,7 +27,7 @@ def draw_circuit(
     enables: Enabling | None = None,
     arrows: Mapping[HeadPath, Arrow] | None = None,
 ) -> str:
-    """A circuit as an `<svg>` element: roles across, layers upwards, an arrow for each path.
+    """Draw a circuit as `<svg>`: roles across, layers upwards, an arrow for each path.
 
     Arrows are dashed where the intact model needs a path that the circuit does without.
 
@@ -37,8 +37,8 @@ def draw_circuit(
         order: roles from left to right; by default as in the examples, or else from last to first.
         task: names the roles, and heads of a common kind.
         batch: examples that tell what heads do; by default a few of the task's.
-        enables: which later heads are known to need each path, or each head with a fixed pattern
-            that is needed as such: a band across its layer.
+        enables: the later paths that each path serves, or that a head serves whose fixed pattern is
+            needed as such, which is drawn as a band across its layer.
         arrows: the width, colour and note of a path's arrow; `worth_of_paths` makes them of losses.
     """
     Circuit.check(circuit)
@@ -46,13 +46,13 @@ def draw_circuit(
 
 
 def to_svg(drawing: Drawing) -> str:
-    """A drawing as an `<svg>` element."""
+    """Draw a layout as an `<svg>` element."""
     columns, rows = drawing.columns, drawing.rows
     lines = [label for row in rows for label in row.labels]
-    left = max(_LEFT, *(48 + (6 if label.faint else 7) * len(label.text) for label in lines))
+    first_x = max(_LEFT, *(48 + (6 if label.faint else 7) * len(label.text) for label in lines))
     widths = [8 * len(line) for texts in columns.values() for line in texts[:-1]]
     step = max(_COLUMN, *widths, *(7 * len(texts[-1]) + 8 for texts in columns.values()))
-    xs = {role: left + step * place for place, role in enumerate(columns)}
+    xs = {role: first_x + step * place for place, role in enumerate(columns)}
     right = max(xs.values())
     foot = _FOOT + 15 * (max(map(len, columns.values())) - 1)
     heights = [max(_ROW if row.arrows else _IDLE_ROW, 8 + _LINE * len(row.labels)) for row in rows]
@@ -63,7 +63,7 @@ def to_svg(drawing: Drawing) -> str:
         _add_column(svg, xs[role], floors, texts)
     for row, (bottom, top) in zip(rows, pairwise(floors)):
         for title in row.bands:
-            place = {"x": left - 12, "y": top + 3, "width": right - left + 24}
+            place = {"x": first_x - 12, "y": top + 3, "width": right - first_x + 24}
             look = {"height": bottom - top - 6, "rx": 6, "fill_opacity": 0.08, "class": "band"}
             _add(_add(svg, "rect", **place, **look, fill="currentColor"), "title", title)
         _add_labels(svg, row.labels, (bottom + top) / 2, not (row.arrows or row.bands))
@@ -81,7 +81,7 @@ def to_svg(drawing: Drawing) -> str:
 
 
 class _Curve(NamedTuple):
-    """From the bottom of a layer to the top: a Bezier curve that ends upright."""
+    """A Bezier curve from the bottom of a layer to its top, vertical at both ends."""
 
     start: float
     end: float
@@ -89,13 +89,13 @@ class _Curve(NamedTuple):
     top: float
 
     def at(self, t: float) -> tuple[float, float]:
-        """The point at t, from 0 at the start to 1 at the tip."""
-        late, low, high = t**2 * (3 - 2 * t), (1 - t) ** 3, t**3
+        """Return the point at t, from 0 at the start to 1 at the tip."""
+        across, low, high = t**2 * (3 - 2 * t), (1 - t) ** 3, t**3
         y = low * self.bottom + (1 - low - high) * (self.bottom + self.top) / 2 + high * self.top
-        return self.start + late * (self.end - self.start), y
+        return self.start + across * (self.end - self.start), y
 
     def __str__(self) -> str:
-        """As the `d` of a path."""
+        """The `d` attribute of a path."""
         start, end, bottom, top = self
         middle = (bottom + top) / 2
         return f"M{start:g} {bottom:g} C{start:g} {middle:g} {end:g} {middle:g} {end:g} {top:g}"
@@ -104,7 +104,7 @@ class _Curve(NamedTuple):
 def _curves(
     paths: Sequence[HeadPath], xs: Mapping[int, int], bottom: int, top: int
 ) -> dict[HeadPath, _Curve]:
-    """The arrows of a row; equal paths of several heads run side by side."""
+    """Return the curve of each arrow of a row; the same path runs in parallel."""
     beside: Counter[RolePath] = Counter()
     curves = {}
     for path in paths:
@@ -115,7 +115,7 @@ def _curves(
 
 
 def _canvas(width: int, height: int) -> ET.Element:
-    """The `<svg>` with what it is, and the tip that its arrows have."""
+    """Make the `<svg>` element with its title and the tip of its arrows."""
     svg = ET.Element("svg", viewBox=f"0 0 {width} {height}", width=f"{width}", height=f"{height}")
     svg.attrib |= {"role": "img", "xmlns": "http://www.w3.org/2000/svg"}
     svg.attrib["style"] = f"--width: {width}px"  # from which pages tell how small it may be
@@ -130,7 +130,7 @@ def _canvas(width: int, height: int) -> ET.Element:
 
 
 def _add(parent: ET.Element, tag: str, text: str = "", /, **attributes: object) -> ET.Element:
-    """A child, everything in it escaped; `stroke_width=2` is the attribute `stroke-width`."""
+    """Add a child, all escaped; `stroke_width=2` is the attribute `stroke-width`."""
     named = {name.replace("_", "-"): str(value) for name, value in attributes.items()}
     child = ET.SubElement(parent, tag, named)
     child.text = text or None
@@ -162,7 +162,7 @@ def _add_labels(svg: ET.Element, labels: Sequence[Label], middle: float, faint: 
 
 
 def _add_arrow(svg: ET.Element, name: str, arrow: Arrow, curve: _Curve) -> ET.Element:
-    """An arrow, 1.5 to 6 pixels wide."""
+    """Add an arrow, 1.5 to 6 pixels wide."""
     group = _add(svg, "g", data_path=name, **{"class": "arrow"})
     _add(group, "title", f"{name}: {arrow.about}")
     # A wider, invisible line is easier to click.
@@ -175,7 +175,7 @@ def _add_arrow(svg: ET.Element, name: str, arrow: Arrow, curve: _Curve) -> ET.El
 
 
 def _add_texts(texts: Sequence[tuple[ET.Element, str, _Curve]], curves: Sequence[_Curve]) -> None:
-    """Write next to arrows, where texts cover no other and fewest dots of arrows."""
+    """Write notes next to arrows, where they cover no other and few arrows."""
     dots = [curve.at(t / 60) for curve in curves for t in range(61)]
     taken: list[tuple[float, float, float]] = []  # left end, middle and width
     for group, text, curve in texts:
@@ -192,7 +192,7 @@ def _add_texts(texts: Sequence[tuple[ET.Element, str, _Curve]], curves: Sequence
             for x, y in map(curve.at, (0.5, 0.4, 0.6, 0.3, 0.7, 0.2, 0.8))
             for across, down in ((7, 0), (-7 - width, 0), (-width / 2, -13), (-width / 2, 13))
         ]
-        left, middle = min(spots, key=cost)
-        taken.append((left, middle, width))
-        where = {"x": f"{left:.0f}", "y": f"{middle + 3:.0f}"}
-        _add(group, "text", text, **where, font_size=11, fill="currentColor")
+        x, middle = min(spots, key=cost)
+        taken.append((x, middle, width))
+        place = {"x": f"{x:.0f}", "y": f"{middle + 3:.0f}"}
+        _add(group, "text", text, **place, font_size=11, fill="currentColor")

@@ -32,7 +32,7 @@ class Ablations:
 
     @property
     def head_costs(self) -> dict[Head, float]:
-        """What the loss rises by with uniform or identity attention, whichever costs less."""
+        """How much each head's loss rises with uniform or identity attention, the smaller rise."""
         costs: dict[Head, float] = {}
         for (head, _), loss in self.heads.items():
             cost = loss - self.baseline_loss
@@ -41,7 +41,7 @@ class Ablations:
 
     @property
     def by_cost(self) -> list[LiveScore]:
-        """The paths, those that cost most when cut first."""
+        """The paths, the most costly to cut first."""
         return sorted(self.paths, key=lambda row: -row.live_loss)
 
 
@@ -71,7 +71,8 @@ def ablations(
     replaced = [(head, mechanism) for head in scorer.heads for mechanism in (UNIFORM, IDENTITY)]
     choices = progress(replaced, "replacing heads")
     heads = {choice: scorer.loss(empty.replace(*choice)) for choice in choices}
-    allowed = [HeadPath(head, p) for head in scorer.heads for p in scorer.where[head.layer].paths]
+    paths_of = [layer.paths for layer in scorer.positions]
+    allowed = [HeadPath(head, path) for head in scorer.heads for path in paths_of[head.layer]]
     cuts = named([p for p in allowed if attention[p.head][p.path] >= least], empty.role_names)
     paths = [
         LiveScore(path, float(attention[path.head][path.path]), mean_loss(losses))

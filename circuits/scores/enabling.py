@@ -1,7 +1,8 @@
-"""Which later paths a path serves: those that lose attention, or what they bring, when it is cut.
+"""Find the later paths that a path serves: they lose attention, or their values, when it is cut.
 
-With all patterns fixed, a path matters only by what it *carries* to the output. A head that joins
-pairs, without which no later head finds its target, looks idle (the exception in appendix E).
+A path *carries* if what it writes reaches the output, and *enables* if what it writes lets a later
+head find its target. In a circuit, whose patterns are fixed, only carrying shows (the exception in
+appendix E). So enabling is measured by cutting paths in the intact model.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,13 +17,7 @@ from torch import Tensor
 from retrieval_interp.circuits.attention import attention_along
 from retrieval_interp.circuits.circuit import Circuit, HeadPath
 from retrieval_interp.circuits.hooks import hooked, in_all_layers, parts_of, run_model
-from retrieval_interp.circuits.losses import (
-    HookRuns,
-    Progress,
-    SomeRemoval,
-    no_progress,
-    with_cut,
-)
+from retrieval_interp.circuits.losses import HookRuns, Progress, SomeRemoval, no_progress, with_cut
 from retrieval_interp.circuits.models.contract import HookedModel
 from retrieval_interp.tasks import Batch
 from retrieval_interp.tasks.errors import check_type
@@ -33,7 +28,7 @@ _NOTED = ("q", "k", "v", "pattern")
 
 @dataclass(frozen=True)
 class Enabled:
-    """A later path that loses attention, or what it brings, when an earlier one is cut."""
+    """A later path that loses attention, or its values, when an earlier one is cut."""
 
     path: HeadPath
     attention: float  # its mean in the intact model
@@ -44,9 +39,9 @@ class Enabled:
 
     @property
     def side(self) -> str:
-        """Through which side of the later head most is lost: `query`, `key` or `value`.
+        """The input of the later head through which most is lost: `query`, `key` or `value`.
 
-        `query and key` where neither alone loses half of the attention that is lost.
+        `query and key` if neither alone loses half of the lost attention.
         """
         lost = self.attention - self.when_cut
         if self.attention - self.by_value > lost:
@@ -57,9 +52,9 @@ class Enabled:
 
     @property
     def text(self) -> str:
-        """`key 0.99 to 0.06`: the side, and what is left there."""
-        left = self.by_value if self.side == "value" else self.when_cut
-        return f"{self.side} {self.attention:.2f} to {left:.2f}"
+        """As in `key 0.99 to 0.06`: the side, and its measure before and after the cut."""
+        after = self.by_value if self.side == "value" else self.when_cut
+        return f"{self.side} {self.attention:.2f} to {after:.2f}"
 
 
 def enabled_by(
@@ -80,15 +75,15 @@ def enabled_by(
         value lost      Ā(0, 0) (1 - share),  share = Σ_n <V_n(p)-V̄(p), V_n(0)-V̄(0)> /
                                                       Σ_n |V_n(0)-V̄(0)|²
 
-    with the means V̄ over n, so that what is the same everywhere does not count (of a single n they
-    are 0). The path is listed if either is at least `least_drop`. Its side is `value` if more of
-    that is lost; else `query` or `key`, by the lower of Ā(p, 0) and Ā(0, p), or `query and key` if
-    neither loses half of what is lost. Where it is the value, the later path *carries on* what p
-    brings; otherwise p *enables* it to attend.
+    with the means V̄ over n, so that what is the same everywhere does not count (for a single n they
+    are 0). The path is listed if either is at least `least_drop`. Its side is `value` if more is
+    lost by values than by attention; else `query` or `key`, by the lower of Ā(p, 0) and Ā(0, p), or
+    `query and key` if neither loses half of the lost attention. If the side is `value`, the later
+    path *carries on* what p writes; otherwise p *enables* it to attend.
 
     Args:
         model: a hooked model.
-        batch: the examples, of which those are used that fit in one run.
+        batch: the examples; those that fit in one run are used.
         cuts: what to cut in the intact model, one after the other: a path, several at once, or all
             attention of a head.
         later: the paths to examine; those up to the layer of the (first) path cut are skipped.
@@ -107,7 +102,7 @@ def enabled_by(
 
 
 class Sight:
-    """What heads attend to in a run of a circuit, and in those of others that differ from it."""
+    """The attention of a model with a circuit in place, compared with that under other circuits."""
 
     def __init__(
         self, model: HookedModel, batch: Batch, circuit: Circuit, answers: tuple[int, ...] = ()
@@ -121,7 +116,7 @@ class Sight:
     def enabled(
         self, circuit: Circuit, later: Sequence[HeadPath], least_drop: float = 0.1
     ) -> Iterator[Enabled]:
-        """Later paths that another circuit takes something from, those that lose most first."""
+        """Yield the later paths that lose under another circuit, the largest loss first."""
         first = self.runs.first_layer(circuit, self.base)
         later = [path for path in later if path.head.layer > first]
         if not later:
@@ -129,21 +124,21 @@ class Sight:
         with self._noting(*_NOTED) as after:
             self.runs.outputs(circuit, self.base)
         intact = {path: self._along(self.before, path) for path in later}
-        brought = {path: intact[path] * self._share_of_values(after, path) for path in later}
-        rest = {path: min(self._along(after, path), brought[path]) for path in later}
-        lost = [path for path in later if intact[path] - rest[path] >= least_drop]
-        if not lost:
+        by_value = {path: intact[path] * self._share_of_values(after, path) for path in later}
+        lower = {path: min(self._along(after, path), by_value[path]) for path in later}
+        served = [path for path in later if intact[path] - lower[path] >= least_drop]
+        if not served:
             return
         by_query = self._mixed(first + 1, queries=after, keys=self.before)
         by_key = self._mixed(first + 1, queries=self.before, keys=after)
-        for path in sorted(lost, key=lambda path: rest[path] - intact[path]):
+        for path in sorted(served, key=lambda path: lower[path] - intact[path]):
             yield Enabled(
                 path=path,
                 attention=intact[path],
                 when_cut=self._along(after, path),
                 by_query=self._along(by_query, path),
                 by_key=self._along(by_key, path),
-                by_value=brought[path],
+                by_value=by_value[path],
             )
 
     @contextmanager
@@ -166,27 +161,27 @@ class Sight:
         return float(attention_along(pattern, path.path, self.batch.roles)[0])
 
     def _share_of_values(self, after: Seen, path: HeadPath) -> float:
-        """How much of the values at a path's sources, less their mean, is left (`enabled_by`)."""
+        """Return which share of the values at a path's sources remains (`enabled_by`)."""
         (layer, head), roles = path.head, self.batch.roles
         dest, src = roles[:, :, path.path.dest], roles[:, :, path.path.src]
         example, chain = ((dest >= 0) & (src >= 0)).nonzero(as_tuple=True)
         group = self.model.cfg.n_heads // self.before["v"][layer].shape[2]  # share their values
         place = example, src[example, chain], head // group
-        then, now = (seen["v"][layer][place].float() for seen in (self.before, after))
-        if len(then) > 1:
-            then, now = then - then.mean(0), now - now.mean(0)
-        norm = float(then.square().sum())
-        return float((now * then).sum()) / norm if norm > 0 else 1.0
+        intact, cut = (seen["v"][layer][place].float() for seen in (self.before, after))
+        if len(intact) > 1:
+            intact, cut = intact - intact.mean(0), cut - cut.mean(0)
+        norm = float(intact.square().sum())
+        return float((cut * intact).sum()) / norm if norm > 0 else 1.0
 
     def _mixed(self, layer: int, queries: Seen, keys: Seen) -> Seen:
-        """What heads attend to, from a layer on, by the queries of one run and keys of another."""
+        """Run from a layer on with the queries of one run and the keys of another."""
 
         def set_to(values: Mapping[int, Tensor]) -> Callable[..., Tensor | None]:
             return lambda x, hook: values.get(hook.layer())
 
-        put = in_all_layers(self.model, "hook_q", set_to(queries["q"]))
-        put += in_all_layers(self.model, "hook_k", set_to(keys["k"]))
+        hooks = in_all_layers(self.model, "hook_q", set_to(queries["q"]))
+        hooks += in_all_layers(self.model, "hook_k", set_to(keys["k"]))
         before = self.base.returned[layer - 1] if self.base.returned else None
-        with hooked(self.model, put), self._noting("pattern") as seen:
+        with hooked(self.model, hooks), self._noting("pattern") as seen:
             run_model(self.model, self.batch, layer if before is not None else 0, before)
         return seen

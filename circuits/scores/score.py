@@ -1,9 +1,9 @@
-"""Scoring a circuit (paper, appendix E, steps 3, 5 and 6, and beyond), in three parts.
+"""Score a circuit by exact losses (paper, appendix E, steps 3, 5 and 6, and beyond).
 
-1. The intact model: its loss, with each head replaced, and with each path cut, also those that
-   only enable. What it needs is decided by two standard errors.
-2. The circuit: the *combined* loss with all heads replaced, with each path removed from it, and
-   with each head emptied whose pattern is fixed.
+1. The intact model: its loss, with each head replaced, and with each path *cut live* (its attention
+   set to zero, all later attention recomputed). Two standard errors decide what it needs.
+2. The circuit: its *combined* loss with all heads replaced, also with each path removed from it,
+   and with each head *emptied* (all attention at zero) whose pattern is fixed.
 3. A control: random circuits of the same size and mechanisms.
 """
 
@@ -52,7 +52,7 @@ _ENABLING = 128  # examples on which enabled paths are found
 
 @dataclass(frozen=True)
 class HeadScore:
-    """The loss with only this head replaced, and that of the circuit with its attention at zero."""
+    """A head: the loss with it alone replaced, and that of the circuit with this head emptied."""
 
     head: Head
     mechanism: Mechanism
@@ -82,18 +82,18 @@ class PathScore(LivePathScore):
 
 @dataclass(frozen=True)
 class RedundantScore:
-    """Paths of which the intact model is said to need any one, cut live."""
+    """A set of paths of which the intact model needs one, cut live together and singly."""
 
     paths: tuple[HeadPath, ...]  # the same role path in several heads
     live_loss: float  # when all are cut
     live_se: float
-    left_losses: tuple[float, ...]  # for each path, when all others are cut
+    left_losses: tuple[float, ...]  # when all paths but this one are cut, for each path
     enables: tuple[Enabled, ...]  # the later paths that lose attention when all are cut
-    needed: bool | None  # one of them, by two standard errors; None if not clear
-    suffice: tuple[bool | None, ...]  # for each path, whether it is enough by itself, likewise
+    needed: bool | None  # whether the model needs one, by two standard errors; None if not clear
+    suffice: tuple[bool | None, ...]  # for each path, whether it suffices alone, likewise
 
     def text(self, names: Sequence[str] = ()) -> str:
-        """The heads, then the path, as in `L1.H0, L2.H0 s0<-s2`."""
+        """Return the heads, then the path, as in `L1.H0, L2.H0 s0<-s2`."""
         heads = ", ".join(str(path.head) for path in self.paths)
         return f"{heads} {self.paths[0].path.text(names)}"
 
@@ -225,13 +225,13 @@ def score_circuit(
     batch = batch_for(circuit, model, task, batch)
     scorer = Scorer(model, task, batch)
     empty, intact = scorer.empty_circuit, scorer.base_losses.mean(dim=1)
-    uninformed = uninformed_loss(model, task, batch, scorer.each)
+    uninformed = uninformed_loss(model, task, batch, scorer.losses_by_example)
     bar = Bar(task, intact, uninformed.loss, tolerance)
     heads = {}
     for head in progress(scorer.heads, "replacing heads"):
         loss, se = Measured.of(scorer.losses(empty.replace(head, circuit[head])))
         heads[head] = HeadScore(head=head, mechanism=circuit[head], loss=loss, se=se)
-    cut, redundant = _cut(scorer, circuit, bar, progress)
+    cut, redundant = _cut_live(scorer, circuit, bar, progress)
     paths = []
     for path, losses in removed_losses(scorer, circuit, progress):
         loss, se = Measured.of(losses)
@@ -240,7 +240,7 @@ def score_circuit(
     emptied_circuit = circuit  # with every head emptied that has a fixed pattern and is not needed
     for head in progress(list(circuit.mechanisms), "emptying heads"):
         if not circuit[head].keeps_own:
-            losses = scorer.each(with_cut(circuit, head))
+            losses = scorer.losses_by_example(with_cut(circuit, head))
             needed, emptied = bar.side(losses), Measured.of(losses)
             heads[head] = replace(heads[head], emptied=emptied, needed=needed)
             if circuit[head].is_fixed and not needed:
@@ -274,17 +274,17 @@ def score_circuit(
 def _enables(
     scorer: Scorer, circuit: Circuit, cuts: Sequence[SomeRemoval], progress: Progress
 ) -> dict[SomeRemoval, tuple[Enabled, ...]]:
-    """The paths that each cut takes something from, on the first examples."""
+    """Find the paths that each cut takes something from, on the first 128 examples."""
     model, batch = scorer.model, scorer.batch
     few = batch if has_hooks(model) else batch[:_ENABLING]  # hooks may be made for this batch
     paths = [*circuit.paths(), *circuit.enabling]
     return enabled_by(model, few, cuts, paths, progress=progress) if cuts else {}
 
 
-def _cut(
+def _cut_live(
     scorer: Scorer, circuit: Circuit, bar: Bar, progress: Progress
 ) -> tuple[dict[HeadPath, LivePathScore], tuple[RedundantScore, ...]]:
-    """Every path, and every set of which one suffices, cut in the intact model."""
+    """Cut every path, and every set of which one suffices, in the intact model."""
     sets, attention = circuit.redundant, mean_attention(scorer.model, scorer.batch)
     paths = [*circuit.paths(), *circuit.enabling]
     cuts: list[Removal] = [*paths, *sets]
@@ -318,16 +318,17 @@ def _cut(
 
 
 def _notes(score: CircuitScore, answer_role: int | None) -> Iterator[str]:
-    told = [path for path in score.circuit.paths() if path.path.src == answer_role]
+    to_answer = [path for path in score.circuit.paths() if path.path.src == answer_role]
     if score.better and score.learned:
         by = f"{score.baseline_loss - score.combined_loss:.4g} +- {score.excess_se:.2g}"
         better = f"The circuit does better than the intact model, by {by}"
         yield f"{better}; so it is not what the model does."
-    if told:
-        many = f"{len(told)} paths, such as {told[0].text(score.circuit.role_names)} attend"
-        one = f"its path {told[0].text(score.circuit.role_names)} attends"
+    if to_answer:
+        first, count = to_answer[0].text(score.circuit.role_names), len(to_answer)
+        several = f"{count} paths, such as {first} attend"
+        subject = several if count > 1 else f"its path {first} attends"
         yield (
-            f"The circuit is told where the answer stands: {one if len(told) == 1 else many} to "
+            f"The circuit is told where the answer stands: {subject} to "
             "the answer's own role, which the model has to find. That the loss is low does not "
             "show that the model does the same; `ri.why` puts in place what cannot know it."
         )
@@ -339,10 +340,10 @@ def _notes(score: CircuitScore, answer_role: int | None) -> Iterator[str]:
 def random_circuit(
     circuit: Circuit, heads: Sequence[Head], paths: Sequence[list[RolePath]], draw: random.Random
 ) -> Circuit:
-    """A circuit with the same mechanisms and numbers of paths and sharing roles, elsewhere.
+    """Draw a circuit of the same mechanisms, numbers of paths and shared roles, at random places.
 
-    Heads that keep their own attention or a measured one keep their place, others change places
-    within layers that allow the same `paths`, which are given by layer.
+    Mechanisms that are measured, or keep a head's own attention, stay. All others are shuffled
+    among the heads of layers that allow the same paths; `paths` are these, by layer.
     """
     free = {h for h, m in circuit.mechanisms.items() if not (m.keeps_own or m.is_measured)}
     mechanisms = {head: m for head, m in circuit.mechanisms.items() if head not in free}
@@ -356,7 +357,7 @@ def random_circuit(
 
 
 def _redrawn(mechanism: Mechanism, paths: Sequence[RolePath], draw: random.Random) -> Mechanism:
-    # Its own paths need not have a source in these examples.
+    # The circuit's paths are added, since they need not have a source in these examples.
     sources: dict[int, list[RolePath]] = defaultdict(list)
     for path in dict.fromkeys([*paths, *mechanism.paths]):
         sources[path.dest].append(path)
@@ -372,15 +373,15 @@ def _redrawn(mechanism: Mechanism, paths: Sequence[RolePath], draw: random.Rando
 def random_control(
     scorer: Scorer, circuit: Circuit, count: int, seed: int = 0, progress: Progress = no_progress
 ) -> list[float]:
-    """The losses of random circuits of the same size and mechanisms, in ascending order.
+    """Return the losses of random circuits of the same size and mechanisms, in ascending order.
 
-    Those that lose more by four standard errors on the first 32 examples are measured on these
-    alone. There are none without paths.
+    The loss of a random circuit is from the first 32 examples alone if it is above the given
+    circuit's by four standard errors there. A circuit without paths has no control.
     """
     if not count or not any(circuit.paths()):
         return []
     draw, losses = random.Random(seed), []
-    paths = [where.paths for where in scorer.where]
+    paths = [layer.paths for layer in scorer.positions]
     quick = Scorer(scorer.model, scorer.task, scorer.batch[:QUICK])
     goal = scorer.loss(circuit)
     for _ in progress(range(count), "random circuits"):

@@ -60,11 +60,11 @@ def loss_figure(series: Series) -> go.Figure:
     """
     figure = make_subplots(rows=2, cols=1, shared_xaxes=True, vertical_spacing=0.08)
     task, below = series.recipe.task, {"row": 2, "col": 1}
-    steps = [at.step for at in series.losses]
-    partial = list(zip(*(at.partial_losses for at in series.losses)))
+    steps = [logged.step for logged in series.losses]
+    partial = list(zip(*(logged.partial_losses for logged in series.losses)))
     for name, values, color in (
-        ("training", [at.train_loss for at in series.losses], _GREY),
-        ("validation", [at.validation_loss for at in series.losses], "#f58518"),
+        ("training", [logged.train_loss for logged in series.losses], _GREY),
+        ("validation", [logged.validation_loss for logged in series.losses], "#f58518"),
     ):
         figure.add_scatter(x=steps, y=values, name=name, line={"color": color}, row=1, col=1)
     for symbol, losses, style in zip(task.asked, partial, cycle(_STYLES)):
@@ -125,7 +125,7 @@ def emergence_table(series: Series, width: int | None = None) -> str:
     label = series.recipe.task.path_label
     rows = [
         [row.name, label(*row.path.path), f"{row.attention:.2f}"]
-        + [str(at or "never") for at in (row.above, row.attention_half)]
+        + [str(crossing or "never") for crossing in (row.above, row.attention_half)]
         + [f"{row.necessity:.2f}", str(row.necessity_half or "never")]
         for row in path_emergence(series)
     ]
@@ -147,9 +147,9 @@ def summary(series: Series) -> list[str]:
         f"{len(steps)} steps measured, {steps[0]} to {steps[-1]}",
     ]
     if (combined := fmean(last.combined_losses)) > series.tolerance:
-        found = f"the {recipe.task.loss_name} at step {last.step} is {combined:.4f}"
+        loss = f"the {recipe.task.loss_name} at step {last.step} is {combined:.4f}"
         limit = f"not below {series.tolerance:g} (intact: {fmean(last.partial_losses):.4f})"
-        lines.append(f"note: the circuit does not hold: with all of it in place {found}, {limit}")
+        lines.append(f"note: the circuit does not hold: with all of it in place {loss}, {limit}")
     return lines
 
 

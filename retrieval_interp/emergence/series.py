@@ -47,7 +47,7 @@ class Crossing:
 
 
 def first_above(steps: Sequence[int], values: Sequence[float], threshold: float) -> Crossing | None:
-    """The first of rising steps at which a curve exceeds a threshold; None if no value does."""
+    """Return the first of rising steps at which a curve exceeds a threshold; None if none does."""
     place = next((i for i, value in enumerate(values) if value > threshold), None)
     if place is None:
         return None
@@ -60,12 +60,12 @@ def first_above(steps: Sequence[int], values: Sequence[float], threshold: float)
 
 
 def first_below(steps: Sequence[int], values: Sequence[float], threshold: float) -> Crossing | None:
-    """The same for going below a threshold."""
+    """Return the first of rising steps at which a curve goes below a threshold."""
     return first_above(steps, [-value for value in values], -threshold)
 
 
 def half_of_final(steps: Sequence[int], values: Sequence[float], least: float) -> Crossing | None:
-    """The same for half of the last value, or None if that is not above `least`."""
+    """Return where a curve exceeds half of its last value; None if that is not above `least`."""
     return first_above(steps, values, values[-1] / 2) if values[-1] > least else None
 
 
@@ -74,11 +74,11 @@ def in_order(when: Mapping[str, Crossing | None], pairs: Sequence[tuple[str, str
 
     None if it cannot be decided: fewer than two cross, or both of a pair at the same step.
     """
-    steps = {name: inf if at is None else at.step for name, at in when.items()}
-    found = [(steps[first], steps[second]) for first, second in pairs]
-    if any(second < first for first, second in found):
+    steps = {name: inf if crossing is None else crossing.step for name, crossing in when.items()}
+    step_pairs = [(steps[first], steps[second]) for first, second in pairs]
+    if any(second < first for first, second in step_pairs):
         return False
-    passed = [(first, second) for first, second in found if second < inf]
+    passed = [(first, second) for first, second in step_pairs if second < inf]
     return True if passed and all(first < second for first, second in passed) else None
 
 
@@ -156,15 +156,15 @@ class Series:
         return [
             fmean(
                 min(cut, top) - min(loss, top)
-                for cut, loss in zip(at.paths[str(path)].live_losses, at.partial_losses)
+                for cut, loss in zip(snapshot.paths[str(path)].live_losses, snapshot.partial_losses)
             )
-            / self.learned(at)
-            for at in self.snapshots
+            / self.learned(snapshot)
+            for snapshot in self.snapshots
         ]
 
-    def learned(self, at: Snapshot) -> float:
+    def learned(self, snapshot: Snapshot) -> float:
         """How far the losses of a step are below the plateau, at least the tolerance."""
-        learned = fmean(max(self.plateau - loss, 0.0) for loss in at.partial_losses)
+        learned = fmean(max(self.plateau - loss, 0.0) for loss in snapshot.partial_losses)
         return max(learned, self.tolerance)
 
     def to_dict(self) -> dict[str, Any]:
@@ -188,7 +188,7 @@ def read_series(path: Path | str) -> Series:
     text = read_text(Path(path), "a series, as emergence --json writes it")
     read: Series = from_json(Series, text, str(path))
     names = set(map(str, read.paths))
-    rows = all(at.paths.keys() == names for at in read.snapshots)
+    rows = all(snapshot.paths.keys() == names for snapshot in read.snapshots)
     if not (read.snapshots and read.losses and rows):
         raise InputError(
             f"{path}: expected snapshots of the circuit's {len(names)} paths and losses, found "
@@ -255,7 +255,8 @@ def follow_run(
     )
     rows, where = checkpoint.read_metrics(run), f"{run}/metrics.jsonl"
     losses = [from_data(Losses, row, where) for row in rows] or [
-        Losses(at.step, fmean(at.partial_losses), at.partial_losses, None) for at in snapshots
+        Losses(snapshot.step, fmean(snapshot.partial_losses), snapshot.partial_losses, None)
+        for snapshot in snapshots
     ]
     return Series(str(run), recipe, circuit, circuit_from, tolerance, snapshots, tuple(losses))
 

@@ -1,8 +1,8 @@
 """Checkpoints, run folders and circuit files; nothing is pickled.
 
 A checkpoint is one safetensors file with weights by HookedTransformer's own names. Its metadata has
-one key, `retrieval_interp`, whose JSON holds `format`, `model`, `task`, `training` (how it was
-made) and `sha256` (over the rest and the weights). A run folder holds:
+one key, `retrieval_interp`, with JSON: `format`, `model`, `task`, `training` (the training record)
+and `sha256` (over all these and the weights). A run folder has:
 
 config.json                          the recipe
 metrics.jsonl                        one line per log step
@@ -25,7 +25,7 @@ from torch.optim import Optimizer
 
 from retrieval_interp.circuits import Circuit
 from retrieval_interp.circuits.attention import Mask
-from retrieval_interp.circuits.mechanisms import Where
+from retrieval_interp.circuits.mechanisms import Positions
 from retrieval_interp.circuits.models.either import hooked_model
 from retrieval_interp.circuits.models.plain import PlainTransformer
 from retrieval_interp.config import ModelConfig, Recipe
@@ -44,7 +44,7 @@ _MOMENTS = ("exp_avg", "exp_avg_sq")  # of AdamW
 class Checkpoint:
     """A model, its task, and how it was trained."""
 
-    name: str  # by which it was loaded
+    name: str  # the name by which it was loaded
     model: Any  # in evaluation mode; with TransformerLens 4 a TransformerBridge
     task: TrainingTask
     config: ModelConfig
@@ -65,8 +65,8 @@ def save_checkpoint(
     """Write a checkpoint of a HookedTransformer or a native bridge, whole or not at all."""
     check_type(task, TrainingTask, "task")
     native = getattr(getattr(model, "cfg", None), "architecture", "") == "TransformerLensNative"
-    of = PlainTransformer.of(model) if native else model
-    weights: dict[str, Tensor] = dict(of.named_parameters())
+    plain = PlainTransformer.of(model) if native else model
+    weights: dict[str, Tensor] = dict(plain.named_parameters())
     if "blocks.0.attn.W_Q" not in weights:
         raise InputError(
             f"{path}: expected a HookedTransformer or a native bridge, found another model "
@@ -82,7 +82,7 @@ def write_tensors(path: Path, tensors: dict[str, Tensor], content: dict[str, Any
     files.write_whole(path, save(tensors, {_KEY: json.dumps(signed)}))
 
 
-def read_tensors(path: Path, what: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
+def read_tensors(path: Path, kind: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Read what `write_tensors` wrote: tensors on the CPU, and the metadata without the digest."""
     try:
         with safe_open(path, framework="pt") as file:
@@ -91,7 +91,7 @@ def read_tensors(path: Path, what: str) -> tuple[dict[str, Tensor], dict[str, An
         digest = content.pop("sha256")
     except (SafetensorError, OSError, ValueError, KeyError, AttributeError) as error:
         raise InputError(
-            f"{path}: expected {what}, a whole safetensors file of retrieval-interp, found: "
+            f"{path}: expected {kind}, a whole safetensors file of retrieval-interp, found: "
             f"{type(error).__name__}, {error!s:.120}"
         ) from None
     if digest != _digest(tensors, content):
@@ -129,7 +129,7 @@ def load_checkpoint(name: str | Path, device: str | torch.device = "cpu") -> Che
 
 @torch.no_grad()
 def load_weights(model: nn.Module, tensors: Mapping[str, Tensor], where: str) -> None:
-    """Copy weights into a model by its names; all must be there, of the right shape and finite."""
+    """Copy weights into a model by name; all must be there, of the right shape and finite."""
     parameters = dict(model.named_parameters())
     for name in sorted(parameters.keys() | tensors.keys()):
         wanted, given = (
@@ -144,16 +144,16 @@ def load_weights(model: nn.Module, tensors: Mapping[str, Tensor], where: str) ->
 
 
 class RunFolder:
-    """One training run on disk, held by one process at a time; a recipe it holds must be equal."""
+    """One training run on disk, locked by one process at a time; it always has the same recipe."""
 
     def __init__(self, path: Path, recipe: Recipe):
         self.path, self.recipe = path, recipe
-        held = files.check_own(path, "config.json", "a run's")
-        if held:
+        exists = files.check_own(path, "config.json", "a run's")
+        if exists:
             files.check_same(to_data(recipe), to_data(read_recipe(path)), path, "run")
         self.close = files.lock_folder(path, "a run that no other process is training").release
         (path / "checkpoints").mkdir(exist_ok=True)
-        if not held:
+        if not exists:
             files.write_json(path / "config.json", to_data(recipe))
 
     def log(self, row: dict[str, Any]) -> None:
@@ -172,11 +172,11 @@ class RunFolder:
             moments = optimizer.state.get(parameter, {})
             tensors[f"weight.{name}"] = parameter
             tensors |= {f"{key}.{name}": moments[key] for key in _MOMENTS if key in moments}
-        done = {"format": 1, "step": step, "seconds": time}
-        write_tensors(self.path / "state.safetensors", tensors, done)
+        progress = {"format": 1, "step": step, "seconds": time}
+        write_tensors(self.path / "state.safetensors", tensors, progress)
 
     def restore(self, model: nn.Module, optimizer: Optimizer) -> tuple[int, float]:
-        """Load the last state and drop later log lines; gives its step and seconds, or zeros."""
+        """Load the last state and drop later log lines; return its step and seconds, or zeros."""
         path, done, seconds = self.path / "state.safetensors", 0, 0.0
         if path.exists():
             tensors, content = read_tensors(path, "a run's state")
@@ -202,12 +202,12 @@ class RunFolder:
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """The rows of a run folder's metrics.jsonl."""
+    """Read the rows of a run folder's metrics.jsonl."""
     return list(files.read_json_lines(path / "metrics.jsonl"))
 
 
 def read_recipe(path: Path) -> Recipe:
-    """The recipe of a run folder."""
+    """Read the recipe of a run folder."""
     config = path / "config.json"
     return from_json(Recipe, files.read_text(config, "a run's config"), str(config))
 
@@ -223,18 +223,18 @@ def read_circuit(
     try:
         circuit = Circuit.from_json(text, task.role_names)
         circuit.check_fits(n_layers, n_heads)
-        where = Where.of(task.sample(2), Mask(causal))
+        positions = Positions.of(task.sample(2), Mask(causal))
         placed = [(head, mechanism.paths) for head, mechanism in circuit.mechanisms.items()]
         placed += [(listed.head, (listed.path,)) for listed in circuit.every_path()]
         for head, paths in placed:
-            where.check(paths, f"{head}: ", task.role_names)
+            positions.check(paths, f"{head}: ", task.role_names)
     except InputError as error:
         raise InputError(f"{path}: {error}") from None
-    own = task.to_dict()
+    expected = task.to_dict()
     for key in ("name", "steps", "graph") if circuit.task else ():
-        if (found := circuit.task.get(key, own.get(key))) != own.get(key):
+        if (value := circuit.task.get(key, expected.get(key))) != expected.get(key):
             raise InputError(
-                f"{path}: expected a circuit for a task with {key} = {own.get(key)!r:.80}, as "
-                f"{trained}, found one for {found!r:.80}"
+                f"{path}: expected a circuit for a task with {key} = {expected.get(key)!r:.80}, as "
+                f"{trained}, found one for {value!r:.80}"
             )
-    return circuit if circuit.task else replace(circuit, task=own)
+    return circuit if circuit.task else replace(circuit, task=expected)

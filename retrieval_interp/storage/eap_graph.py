@@ -1,4 +1,4 @@
-"""Circuits of heads as the JSON graphs of EAP-IG (github.com/hannamw/EAP-IG), and back.
+"""Write circuits of heads as the JSON graphs of EAP-IG (github.com/hannamw/EAP-IG), and read them.
 
 Nodes are `input`, `a9.h9` for a head, `m9` for an MLP, and `logits`; an edge is `m8->a9.h9<q>`.
 """
@@ -14,14 +14,14 @@ from retrieval_interp.tasks.structured import read_json
 
 
 def eap_graph(why: Explanation, model: Any) -> dict[str, Any]:
-    """The heads of an explanation as a graph, for `Graph.from_json` of EAP-IG.
+    """Return the heads of an explanation as a graph, for `Graph.from_json` of EAP-IG.
 
     Its heads, the input and all MLPs are in the graph, with every edge between them. The score of a
-    head is the share of what is lost that goes without its units one by one; of heads that are not
-    in it, 0. Edges have no scores.
+    head is the recovered share that is lost without its units, one by one and added up; heads that
+    are not in the graph have 0. All edges have the score 0.
     """
     cfg, scores = model.cfg, dict[str, float]()
-    # Whether MLPs do not read their layer's heads.
+    # In parallel blocks MLPs do not read the heads of their layer.
     parallel = bool(getattr(cfg, "parallel_attn_mlp", False))
     for unit in why.units:
         name = "a{}.h{}".format(*unit.unit.head)
@@ -29,7 +29,7 @@ def eap_graph(why: Explanation, model: Any) -> dict[str, Any]:
         scores[name] = scores.get(name, 0.0) + lost
     nodes: dict[str, Any] = {"input": {"in_graph": True}}
     edges: dict[str, Any] = {}
-    before = ["input"]  # nodes in the graph so far
+    before = ["input"]  # nodes in the graph that the next ones read
 
     def join(node: str, *inputs: str) -> None:
         for source in before:
@@ -54,7 +54,7 @@ def eap_graph(why: Explanation, model: Any) -> dict[str, Any]:
 
 
 def heads_in_graph(path: str | Path) -> list[str]:
-    """The heads that are in a graph file of EAP-IG, as `bench.keep` takes them: `L9.H9`."""
+    """Return the heads that are in a graph file of EAP-IG, as `bench.keep` takes them: `L9.H9`."""
     data = read_json(read_text(Path(path), "a graph"), str(path))
     nodes = data.get("nodes") if isinstance(data, dict) else None
     if not isinstance(nodes, dict):

@@ -1,4 +1,4 @@
-"""Finding, reading and writing files; loads no heavy library."""
+"""Find, read and write files; imports no heavy library."""
 
 import json
 import math
@@ -22,7 +22,7 @@ _TEMPORARY = ".writing-"
 def write_whole(path: Path, content: bytes | str) -> None:
     """Write a file under a temporary name, then rename it: no reader sees half a file.
 
-    A link's target is written; pipes and devices, such as /dev/stdout, are written to.
+    Of a link the target is replaced; pipes and devices, such as /dev/stdout, are written to.
     """
     data = content.encode() if isinstance(content, str) else content
     try:
@@ -52,7 +52,7 @@ def _streams(path: Path) -> bool:
 
 
 def write_json(path: Path, data: Any) -> None:
-    """Write indented JSON with `write_whole`; None stands for infinity and NaN, which it lacks."""
+    """Write indented JSON with `write_whole`, with null for infinity and NaN."""
     write_whole(path, json.dumps(_finite(data), indent=2) + "\n")
 
 
@@ -65,12 +65,12 @@ def _finite(data: Any) -> Any:
 
 
 def as_path(name: Any) -> Path:
-    """A file's name that a user gives, checked."""
+    """Check a file name that a user gave, and return it as a path."""
     return name if isinstance(name, Path) else Path(from_data(str, name, "file name"))
 
 
 def writable(name: Any) -> Path:
-    """The same of a file to write, refused before the work starts rather than after."""
+    """Check that a file can be written, before any work starts, and return its path."""
     path = as_path(name)
     if path.is_dir():
         raise InputError(f"{path}: expected the name of a file to write, found a folder")
@@ -81,7 +81,7 @@ def writable(name: Any) -> Path:
 
 
 def check_own(path: Path, name: str, whose: str) -> bool:
-    """Whether a folder holds the file that marks it as `whose`; one with other files is refused."""
+    """Whether a folder has the file that marks it as `whose`; an error if it has only others."""
     if (path / name).exists():
         return True
     files = [child.name for child in [path, *path.rglob("*")] if child.is_file()]
@@ -94,7 +94,7 @@ def check_own(path: Path, name: str, whose: str) -> bool:
 
 
 def lock_folder(path: Path, work: str) -> "BaseFileLock":
-    """Lock a folder, which is made if missing, for this `work`; deletes what a kill has left."""
+    """Lock a folder for some `work`; make it if missing, delete what a killed process left."""
     from filelock import FileLock, Timeout
 
     path.mkdir(parents=True, exist_ok=True)
@@ -110,19 +110,19 @@ def lock_folder(path: Path, work: str) -> "BaseFileLock":
     return lock
 
 
-def check_same(wanted: Mapping[str, Any], found: Mapping[str, Any], path: Path, what: str) -> None:
-    """Refuse to resume a run or sweep with other settings; names the first that differs."""
-    old = flatten(found)
+def check_same(wanted: Mapping[str, Any], old: Mapping[str, Any], path: Path, kind: str) -> None:
+    """Refuse to resume a run or sweep (`kind`) with other settings; name the first that differs."""
+    old = flatten(old)
     for key, value in flatten(wanted).items():
         if value != old.get(key):
             raise InputError(
-                f"{path}: expected a {what} with {key} = {value}, found one with {key} = "
+                f"{path}: expected a {kind} with {key} = {value}, found one with {key} = "
                 f"{old.get(key)}; give another --out, or the same settings to resume"
             )
 
 
 def flatten(data: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested JSON data as one level, with keys such as `model.layers`."""
+    """Flatten nested JSON data to one level, with keys such as `model.layers`."""
     flat: dict[str, Any] = {}
     for key, value in data.items():
         key = prefix + key
@@ -130,17 +130,17 @@ def flatten(data: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def read_text(path: Path, what: str) -> str:
-    """Read a UTF-8 text file."""
+def read_text(path: Path, kind: str) -> str:
+    """Read a UTF-8 text file; `kind` says what it should be, as in "a circuit"."""
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        found = error.strerror if isinstance(error, OSError) else "bytes that are not UTF-8"
-        raise InputError(f"{path}: expected {what}, found: {found}") from None
+        reason = error.strerror if isinstance(error, OSError) else "bytes that are not UTF-8"
+        raise InputError(f"{path}: expected {kind}, found: {reason}") from None
 
 
 def read_json_lines(path: Path) -> Iterator[dict[str, Any]]:
-    """The rows of a JSON-lines file, without a last line that a killed process left unfinished."""
+    """Yield the rows of a JSON-lines file; a last line that is cut off is left out."""
     lines = read_text(path, "JSON lines").splitlines() if path.exists() else []
     for number, line in enumerate(lines, start=1):
         try:
@@ -153,24 +153,24 @@ def read_json_lines(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def shipped_checkpoints() -> dict[str, Path]:
-    """Name and file of every checkpoint in the package."""
+    """Return the name and file of every checkpoint in the package."""
     folder = Path(str(resources.files("retrieval_interp"))) / "checkpoints"
     return {path.stem: path for path in sorted(folder.glob("*.safetensors"))}
 
 
 def checkpoint_files(path: Path) -> dict[int, Path]:
-    """The checkpoints of a run folder by step, rising."""
+    """Return the checkpoints of a run folder, by rising step."""
     checkpoints = path.glob("checkpoints/step-*.safetensors")
     return dict(sorted((int(file.stem.removeprefix("step-")), file) for file in checkpoints))
 
 
 def last_step(path: Path) -> int:
-    """The step of a run folder's last checkpoint, or 0."""
+    """Return the step of a run folder's last checkpoint, or 0."""
     return max(checkpoint_files(path), default=0)
 
 
 def find_checkpoint(name: str) -> Path:
-    """The file of a shipped name, a file, or a run folder (its last checkpoint)."""
+    """Return the file of a shipped name, a file, or a run folder (its last checkpoint)."""
     shipped = shipped_checkpoints()
     if name in shipped:
         return shipped[name]
@@ -193,7 +193,7 @@ def find_checkpoint(name: str) -> Path:
 
 
 def provenance(command: str) -> dict[str, Any]:
-    """The command as typed, the date, and the versions of the main libraries."""
+    """Return the command as typed, the date, and the versions of the main libraries."""
     libraries = ("retrieval-interp", "torch", "transformer-lens")
     return {
         "command": command,

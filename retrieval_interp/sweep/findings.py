@@ -1,4 +1,4 @@
-"""What a grid shows: figure 4 and section 7.2 as a table and as JSON."""
+"""Summarize a grid's results as a table and as JSON: figure 4 and section 7.2."""
 
 from statistics import fmean, median
 from typing import Any
@@ -8,16 +8,16 @@ from retrieval_interp.sweep.grid import Cell, Grid
 from retrieval_interp.tasks.structured import to_data
 from retrieval_interp.views.tables import text_table, wrapped
 
-UNLEARNED = 0.7
+UNLEARNED = 0.7  # validation MSE above which a run has learned nothing
 Result = dict[str, Any]
 
 
 def summarize(
     grid: Grid, results: dict[Cell, Result], failed: dict[str, str], command: str
 ) -> dict[str, Any]:
-    """The numbers of a grid as JSON data; `failed` says why cells failed, by name."""
+    """Return the numbers of a grid as JSON data; `failed` says why cells failed, by name."""
     rows, asked = list(results.values()), grid.recipe.task.asked
-    order = {  # in how many runs the partial losses fell in order
+    order = {  # whether the partial losses fell in the order x_1, x_2, ..., in how many runs
         "held": sum(row["order_held"] is True for row in rows),
         "broken": sorted(row["cell"] for row in rows if row["order_held"] is False),
         "fewer_than_two_fell": sum(row["order_held"] is None for row in rows),
@@ -60,7 +60,7 @@ def _depth(layers: int, rows: list[Result]) -> dict[str, Any]:
 
 
 def summary_text(summary: dict[str, Any], width: int | None = None) -> str:
-    """The summary as a table and two findings, in lines of at most `width` characters."""
+    """Return the summary as a table and two findings, in lines of at most `width` characters."""
     done, cells, failed = summary["finished"], summary["cells"], summary["failed"]
     title = f"{summary['grid']} at scale {summary['scale']}: {done} of {cells} cells finished"
     lines = wrapped(title + (f", {len(failed)} failed" if failed else ""), width)
@@ -88,13 +88,13 @@ def summary_text(summary: dict[str, Any], width: int | None = None) -> str:
 
 
 def above_text(summary: dict[str, Any]) -> str:
-    """In how many runs nothing was learned."""
+    """Say in how many runs nothing was learned."""
     done = summary["finished"]
     return f"{round(summary['share_above_0.7'] * done)} of {done} runs end above {UNLEARNED:g}"
 
 
 def order_text(order: dict[str, Any]) -> str:
-    """In how many runs the partial losses fell in order."""
+    """Say in how many runs the partial losses fell in order."""
     text = f"{order['held']} of {order['held'] + len(order['broken'])} runs"
     if fewer := order["fewer_than_two_fell"]:
         text += f"; in {fewer} more fewer than two fell below 0.5"

@@ -1,6 +1,6 @@
-"""Grids of training runs as data: experiments, scales, cells, and what each cell trains.
+"""Grids of training runs as data: experiments, scales, and the recipe of each cell.
 
-What the small scales teach, and what they cannot, is in docs/reproduction.md.
+docs/reproduction.md says what the small scales can show and what they cannot.
 """
 
 from dataclasses import dataclass, field, replace
@@ -17,9 +17,9 @@ GRIDS = {
 
 @dataclass(frozen=True)
 class Scale:
-    """How much of the paper's grid is run, and how its recipe, model and task are changed."""
+    """A size of the paper's grid, with changes of its recipe, model and task."""
 
-    about: str  # one line
+    about: str  # in one line
     layers: tuple[int, ...] = tuple(range(1, 9))
     seeds: tuple[int, ...] = tuple(range(8))  # per depth
     recipe: dict[str, Any] = field(default_factory=dict)
@@ -85,22 +85,22 @@ class Grid:
 
     @property
     def cells(self) -> tuple[Cell, ...]:
-        """Every cell, seed by seed, deepest first, so that the last ones to end are short."""
+        """Every cell, seed by seed, the deepest first, so that the last ones are short."""
         depths = sorted(self.layers, reverse=True)
         return tuple(Cell(layers, seed) for seed in self.seeds for layers in depths)
 
     def cell_recipe(self, cell: Cell) -> Recipe:
-        """What a cell trains."""
+        """Return the recipe of a cell."""
         model = replace(self.recipe.model, layers=cell.layers)
         return replace(self.recipe, model=model, seed=cell.seed)
 
 
 def make_grid(name: str, scale: str) -> Grid:
-    """A grid by the names of its experiment and scale."""
-    for what, given, known in (("grid", name, [*GRIDS]), ("scale", scale, [*SCALES])):
-        if given not in known:
+    """Make a grid from the names of its experiment and scale."""
+    for option, given, choices in (("grid", name, [*GRIDS]), ("scale", scale, [*SCALES])):
+        if given not in choices:
             raise InputError(
-                f"--{what}: expected one of: {', '.join(known)}, found {given or 'none':.60}"
+                f"--{option}: expected one of: {', '.join(choices)}, found {given or 'none':.60}"
             )
     chosen = SCALES[scale]
     preset = PRESETS[f"{name}-{chosen.layers[0]}"]

@@ -1,1 +1,1 @@
-"""Retrieval in words: the five prompt formulations, and tasks for models that read tokens."""
+"""Tasks in words for language models; `text_task` has what they have in common."""

@@ -1,6 +1,6 @@
-"""Tasks of given texts: the next token at every place, and pairs of prompts.
+"""Tasks of given texts: the next token of a text, and the answers to given pairs of prompts.
 
-A pair is a prompt and a counterfactual of the same length with another answer.
+A pair is a prompt and a counterfactual, with as many tokens and another answer.
 """
 
 import re
@@ -22,13 +22,13 @@ from retrieval_interp.tasks.task import Batch, Device, Outputs, Task
 from retrieval_interp.tasks.words import text_task
 
 T = TypeVar("T")
-_NOT_ASKED = -100  # as target
-_ROLES = 256  # of a longer prompt, the tokens nearest to those that differ, and to the end
-_TAKEN = re.compile("token|END|s[0-9]+")  # names of other roles
+_NOT_ASKED = -100  # the target at positions that do not count
+_ROLES = 256  # roles at most of a prompt: the tokens nearest to those that differ, or to the end
+_RESERVED = re.compile("token|END|s[0-9]+")  # names that a word may not give to its role
 
 
 def given(items: Sequence[T], n: int, split: Split, start: int) -> Sequence[T]:
-    """Items start .. start+n-1 of a split: every second one is in `test`, a single one in all."""
+    """Return items start .. start+n-1 of a split: every second is in `test`, a lone one in all."""
     chosen = items if len(items) == 1 else items[(split == "test") :: 2]
     if not 1 <= n <= len(chosen) - start:
         raise InputError(
@@ -39,9 +39,9 @@ def given(items: Sequence[T], n: int, split: Split, start: int) -> Sequence[T]:
 
 
 class NextTokenTask(Task):
-    """The next token of given sequences of token ids, at every place.
+    """Predict the next token at every position of given sequences of token ids.
 
-    The one role is the last token before padding. The tokenizer names the tokens in views.
+    The only role is the last token before padding. The tokenizer names the tokens in views.
     """
 
     loss_name = "cross entropy"
@@ -62,7 +62,7 @@ class NextTokenTask(Task):
     def from_text(
         cls, text: str | Sequence[str], tokenizer: Any, length: int = 128, prepend_bos: bool = True
     ) -> "NextTokenTask":
-        """Cut each text into windows of at most `length` tokens that differ by one at most."""
+        """Cut each text into windows of about equal lengths, of at most `length` tokens."""
         texts = [text] if isinstance(text, str) else list(text)
         bos = tokenizer.bos_token_id if prepend_bos else None
         begin = [] if bos is None else [int(bos)]
@@ -87,11 +87,11 @@ class NextTokenTask(Task):
     def sample(
         self, n: int, seed: int = 0, device: Device = "cpu", split: Split = "train", start: int = 0
     ) -> Batch:
-        """Sequences start .. start+n-1, padded on the right; every second one is in `test`."""
+        """Return sequences start .. start+n-1, padded on the right; every second is in `test`."""
         return self._batch(given(self.sequences, n, split, start), device)
 
     def whole(self, device: Device = "cpu") -> Batch:
-        """All sequences: tokens, the next tokens (-100 where there is none), and roles."""
+        """Return all sequences: tokens, the next tokens (-100 where there is none), and roles."""
         return self._batch(self.sequences, device)
 
     def _batch(self, sequences: Sequence[Sequence[int]], device: Device) -> Batch:
@@ -103,7 +103,7 @@ class NextTokenTask(Task):
         return Batch(tokens, targets, ends[:, None, None]).to(device)
 
     def example_losses(self, outputs: Outputs, batch: Batch) -> Float[Tensor, "batch 1"]:
-        """Cross entropy of the next token in nats, the mean over each sequence."""
+        """Return the cross entropy of the next token in nats, the mean over each sequence."""
         targets: Int[Tensor, "batch pos"] = batch.targets
         # Flat, since a sum over an axis that is not the last loses digits in a large vocabulary.
         losses = F.cross_entropy(
@@ -133,23 +133,23 @@ class Pair:
 
 
 class PairsTask(text_task.AnswerTask):
-    """Which of two answers follows, for given prompts with a counterfactual each.
+    """Which of two answers follows a prompt, for given prompts and their counterfactuals.
 
     Tokens that all answers of a pair begin with, such as a bare blank, are added to its prompts.
-    Roles are all tokens. Where prompts differ in length, these are counted from the start as far as
+    Every token is a role. If prompts differ in length, they are counted from the start as far as
     all prompts begin alike, and then from the end. If pairs have spans, roles are their tokens,
     NAME, NAME.2, ... Of a long prompt roles are the 256 tokens nearest to those that differ, or to
     the end. Every second pair is in the `test` split; a single one is in every split.
 
     Args:
-        pairs: the prompts, and the answers with the blank before them. Those that cannot be used
+        pairs: the prompts, and the answers with the blank before them. Pairs that cannot be used
             with the tokenizer are left out, with a warning.
         tokenizer: a Hugging Face tokenizer that gives offsets (a fast one).
     """
 
     loss_meaning = "cross entropy between the answers and the wrong ones, in nats"
     fixed = True
-    n_behind = 0  # tokens behind END
+    n_behind = 0  # tokens of the answer behind END
 
     def __init__(self, pairs: Sequence[Pair], tokenizer: Any):
         super().__init__(tokenizer)
@@ -176,15 +176,15 @@ class PairsTask(text_task.AnswerTask):
         self.answer_roles = (len(kept) - 1,)
 
     def _tokens(self, pair: Pair) -> tuple[text_task.Tokens, list[int]]:
-        """A prompt, without roles, and the tokens of its counterfactual."""
+        """Tokenize a prompt, without roles, and its counterfactual."""
         words, n_right = [*pair.answers, *pair.wrong_answers], len(pair.answers)
         clean, answers, _ = text_task.answer_tokens(self.tokenizer, pair.clean, words or [""])
         corrupt, _, _ = text_task.answer_tokens(self.tokenizer, pair.corrupt, words or [""])
         right, wrong = answers[:n_right], answers[n_right:]
         if not (right and wrong):
             raise InputError(f"answers: expected right and wrong ones, found {words!r:.80}")
-        if both := set(right) & set(wrong):
-            begin = self.tokenizer.decode([min(both)])
+        if shared := set(right) & set(wrong):
+            begin = self.tokenizer.decode([min(shared)])
             raise InputError(
                 "answers: expected right and wrong ones that begin with different tokens, found "
                 f"{begin!r} at the beginning of both"
@@ -192,11 +192,11 @@ class PairsTask(text_task.AnswerTask):
         if len(clean) != len(corrupt):
             text = self.tokenizer.convert_ids_to_tokens
             shorter = min(len(clean), len(corrupt))
-            apart = next((n for n in range(shorter) if clean[n] != corrupt[n]), shorter)
-            ours, theirs = (" ".join(text(ids[apart : apart + 1])) for ids in (clean, corrupt))
+            first = next((n for n in range(shorter) if clean[n] != corrupt[n]), shorter)
+            ours, theirs = (" ".join(text(ids[first : first + 1])) for ids in (clean, corrupt))
             raise InputError(
                 f"counterfactual: expected as many tokens as the prompt's {len(clean)}, found "
-                f"{len(corrupt)}; they part at token {apart}, {ours!r} and {theirs!r}"
+                f"{len(corrupt)}; they part at token {first}, {ours!r} and {theirs!r}"
             )
         if clean == corrupt:
             raise InputError("counterfactual: expected another prompt, found the same tokens")
@@ -215,7 +215,7 @@ class PairsTask(text_task.AnswerTask):
         words = [word.strip() or word for word in words]
         plain = [re.sub(r"\W", "_", word).strip("_") or "token" for word in words]
         names = [
-            word if plain.count(word) == 1 and not _TAKEN.fullmatch(word) else f"{word}@{place}"
+            word if plain.count(word) == 1 and not _RESERVED.fullmatch(word) else f"{word}@{place}"
             for word, place in zip(plain, places)
         ]
         names[-1 - self.n_behind] = text_task.END
@@ -237,24 +237,24 @@ class PairsTask(text_task.AnswerTask):
     def sample(
         self, n: int, seed: int = 0, device: Device = "cpu", split: Split = "train", start: int = 0
     ) -> Batch:
-        """The prompts start .. start+n-1 of a split; the same for every seed."""
+        """Return the prompts start .. start+n-1 of a split; the same for every seed."""
         return self.batch([clean for clean, _ in given(self._read, n, split, start)], device)
 
     def with_others(
         self, n: int, device: Device = "cpu", split: Split = "train"
     ) -> tuple[Batch, Batch]:
-        """The first n prompts of a split, and the second prompt of each pair."""
+        """Return the first n prompts of a split, and the counterfactual of each."""
         batch = self.sample(n, 0, device, split)
         inputs = batch.inputs.clone()
-        for row, (_, other) in zip(inputs, given(self._read, n, split, 0)):
-            row[: len(other)] = row.new_tensor(other)
+        for row, (_, corrupt) in zip(inputs, given(self._read, n, split, 0)):
+            row[: len(corrupt)] = row.new_tensor(corrupt)
         return batch, replace(batch, inputs=inputs)
 
     def counterfactual(self, batch: Batch, seed: int = 0) -> Batch:
-        """The second prompt of each pair; of pairs with one first prompt, of the last."""
-        others = {tuple(clean.prompt): other for clean, other in self._read}
+        """Return the counterfactual of each prompt; the last one if several pairs have a prompt."""
+        corrupt_of = {tuple(clean.prompt): corrupt for clean, corrupt in self._read}
         prompts = zip(batch.inputs.tolist(), batch.roles[:, 0, -1].tolist())
-        rows = [others[tuple(ids[: end + 1])] + ids[end + 1 :] for ids, end in prompts]
+        rows = [corrupt_of[tuple(ids[: end + 1])] + ids[end + 1 :] for ids, end in prompts]
         return replace(batch, inputs=torch.tensor(rows, device=batch.inputs.device))
 
 
@@ -296,14 +296,14 @@ def _nearest(read: Sequence[tuple[text_task.Tokens, list[int]]]) -> list[int]:
 
 
 class SpelledTask(PairsTask):
-    """All tokens of one answer after prompts, each asked for after those before it.
+    """Score an answer of several tokens: each token after those before it (teacher forcing).
 
-    The answer but for its last token stands behind both prompts of each pair.
+    All tokens of the answer but the last are put behind both prompts of each pair.
 
     Args:
-        pairs: the prompts; their answers say what they all begin with.
+        pairs: the prompts; a beginning that their answers share is added to them.
         tokenizer: as of `PairsTask`.
-        answer: the answer's tokens, from the first that differs from the wrong answers' on.
+        answer: the answer's tokens, from the first that differs from wrong answers on.
     """
 
     loss_meaning = "cross entropy of all tokens of the answer together, in nats"
@@ -325,15 +325,15 @@ class SpelledTask(PairsTask):
         return replace(batch, targets=targets)
 
     def example_losses(self, outputs: Outputs, batch: Batch) -> Float[Tensor, "batch 1"]:
-        """Minus the log probability of the whole answer, in nats."""
+        """Return minus the log probability of the whole answer, in nats."""
         return -self.log_probabilities(outputs, batch)[:, None]
 
     def log_probabilities(self, outputs: Outputs, batch: Batch) -> Float[Tensor, " batch"]:
-        """The log probability of the whole answer, in nats."""
+        """Return the log probability of the whole answer, in nats."""
         logits = self.answers(outputs, batch)[:, 0].float().log_softmax(-1)
         return logits.gather(-1, batch.targets[..., None]).sum((1, 2))
 
     def accuracy(self, outputs: Outputs, batch: Batch) -> float:
-        """How often every token of the answer is the likeliest."""
+        """Return how often every token of the answer is the likeliest."""
         likeliest = self.answers(outputs, batch)[:, 0].argmax(-1)
         return float((likeliest == batch.targets).all(1).float().mean())

@@ -1,7 +1,7 @@
-"""An unlimited supply of names: listed ones first, beginning with the paper's, then generated ones.
+"""An unlimited supply of names: first listed ones, beginning with the paper's, then generated ones.
 
-A generated name is a stem of two or more consonant-vowel syllables plus an ending that shows its
-kind, such as Babaland. All names are distinct and single words.
+A generated name is a stem of two or more syllables plus an ending for its kind, such as Babaland.
+All names are different single words.
 """
 
 from collections.abc import Iterator, Sequence
@@ -14,14 +14,14 @@ _SYLLABLES = tuple(consonant + vowel for vowel in "aeiou" for consonant in "bdlm
 
 
 def _words(parts: Sequence[str], shortest: int) -> Iterator[str]:
-    """All words of at least `shortest` parts, shorter ones first."""
+    """Yield all words of at least `shortest` parts, shorter ones first."""
     for length in count_from(shortest):
         for word in product(parts, repeat=length):
             yield "".join(word)
 
 
 def letters(count: int) -> tuple[str, ...]:
-    """a .. z, then aa, ab, ..."""
+    """Return a .. z, then aa, ab, ..."""
     return tuple(islice(_words(ascii_lowercase, 1), count))
 
 
@@ -32,18 +32,18 @@ def groups(names: Sequence[str], size: int) -> list[Sequence[str]]:
 
 @dataclass(frozen=True)
 class Names:
-    """The names of one kind of thing: listed ones, and the ending of generated ones."""
+    """Names of one kind of thing: the listed ones, and the ending of generated ones."""
 
     listed: str
     ending: str
     capital: bool = True
 
     def take(self, count: int) -> tuple[str, ...]:
-        """The first `count` names, all different."""
+        """Return the first `count` names, all different."""
         coined = (stem + self.ending for stem in _words(_SYLLABLES, 2))
         listed = self.listed.split()[:count]
-        more = islice(coined, count - len(listed))
-        return (*listed, *(name.capitalize() if self.capital else name for name in more))
+        generated = islice(coined, count - len(listed))
+        return (*listed, *(name.capitalize() if self.capital else name for name in generated))
 
 
 # Appendix A.2.

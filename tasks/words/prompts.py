@@ -1,8 +1,8 @@
 """The retrieval problem in words: five formulations for language models (paper, appendix A).
 
 In equations, lives-with and kingdoms the steps form a line: a chain is x_0..x_D, from the symbol in
-the question to the answer. The statements of every chain's pair (x_{D-1}, x_D) come first, then
-those of pair D-1, ..., each step in an order of its own. Roles are the paper's (appendix B).
+the question to the answer. The statements of all chains' pairs D, (x_{D-1}, x_D), come first, then
+those of pairs D-1, ..., each in an order of its own. Roles are the paper's (appendix B).
 """
 
 from collections.abc import Mapping, Sequence
@@ -28,14 +28,14 @@ from retrieval_interp.tasks.words.text_task import (
     write,
 )
 
-_MOST = 1000  # steps, and chains
+_MOST = 1000  # steps at most, and chains
 
 
 class Prompt:
     """A formulation of the retrieval problem in words (paper, section 4): a frozen dataclass."""
 
-    name: ClassVar[str]  # in the paper
-    chains: int  # interleaved in a prompt
+    name: ClassVar[str]  # as in the paper
+    chains: int  # number of chains, whose statements are mixed in a prompt
 
     def __post_init__(self) -> None:
         check_fields(self, self.name)
@@ -46,18 +46,19 @@ class Prompt:
         return 1 / self.chains
 
     def sample(self, index: int, seed: int = 0, split: Split = "train") -> Question:
-        """One question of a seed and split, with a generator of its own."""
+        """Draw one question of a seed and split, with a generator of its own."""
         if index < 0:
             raise InputError(f"sample: expected an index of at least 0, found {index}")
         check_draw(seed, split)
         return self.draw(Draw(f"{self.name} {seed} {split} {index}"))
 
     def draw(self, rng: Draw) -> Question:
+        """Draw one question."""
         raise NotImplementedError
 
     @property
     def asked(self) -> tuple[str, Sequence[str]]:
-        """A role in the question, and its words, each of which alone leads to another answer."""
+        """A role in the question, and the words it may have, each with another answer."""
         raise NotImplementedError
 
 
@@ -68,11 +69,11 @@ class LinearPrompt(Prompt):
     ask: ClassVar[str]  # the question, with the mark {s0}
 
     def symbols(self) -> Sequence[Sequence[str]]:
-        """The names available for each of x_0, x_1, ..., x_D, one per chain."""
+        """Return the names for each of x_0, x_1, ..., x_D, one per chain."""
         raise NotImplementedError
 
     def statement(self, step: int, first: str, second: str) -> tuple[str, Sequence[str]]:
-        """The sentence of a pair, with marks {first} and {second}, and its words in this order."""
+        """Return the sentence of a pair, with {first} and {second}, and its words as they come."""
         raise NotImplementedError
 
     @property
@@ -80,7 +81,7 @@ class LinearPrompt(Prompt):
         return "s0", self.symbols()[0]
 
     def render(self, chains: Sequence[Sequence[str]], orders: Sequence[Sequence[int]]) -> Question:
-        """Write x_0..x_D of every chain; orders[d-1] has the chains as their pairs d follow."""
+        """Write the chains x_0..x_D; orders[d-1] is the order of the chains in pair d."""
         lines: list[Line] = []
         for step in range(self.steps, 0, -1):
             roles = {"first": f"{{s{2 * step - 1}}}", "second": f"{{s{2 * step}}}"}
@@ -98,7 +99,7 @@ class LinearPrompt(Prompt):
 
 @dataclass(frozen=True)
 class EquationsPrompt(LinearPrompt):
-    """Equations (F1): which number a variable holds that was set to a variable that was set to ...
+    """Equations (F1): the value of a variable that was set to a variable that was set to ...
 
     The question is `printed`, in whole sentences as in appendix A.1, or `short`, `c = ?`, as in
     section 4.
@@ -125,7 +126,7 @@ class EquationsPrompt(LinearPrompt):
 
 @dataclass(frozen=True)
 class LivesWithPrompt(LinearPrompt):
-    """Lives-with (F2): in which city somebody lives who lives with somebody who lives with ..."""
+    """Lives-with (F2): the city of somebody who lives with somebody who lives with ..."""
 
     steps: int = number(5, least=1, most=_MOST)
     chains: int = number(4, least=1, most=_MOST)
@@ -202,9 +203,9 @@ class FunctionsPrompt(Prompt):
         variables: Sequence[int],
         asked: tuple[int, int],
     ) -> Question:
-        """Write the values of every function, the functions of the aliases, and so on, by number.
+        """Write the values of all functions, then the aliases and variables, and the question.
 
-        Asked are the numbers of an alias and a variable.
+        `aliases` has the function of each alias, `variables` each one's argument, all by number.
         """
         n = self.chains
         f_names, alias_names, variable_names = names.groups(names.letters(3 * n), n)
@@ -237,7 +238,7 @@ _LIVES = "Where does {person@question} live? Say directly only the name, without
 
 @dataclass(frozen=True)
 class RelativesPrompt(Prompt):
-    """Relatives (F5): in which country somebody lives whose profession says with which relative.
+    """Relatives (F5): the country of somebody who lives with a relative given by the profession.
 
     "Engineers live with their mothers. ... Where does Alex live?" There are `chains` people,
     professions and relations, and chains^2 relatives, each of whom lives in a different country.
@@ -268,7 +269,7 @@ class RelativesPrompt(Prompt):
         works: Mapping[str, str],
         asked: str,
     ) -> Question:
-        """Write where relatives live, the relatives and rules of professions, and who is what."""
+        """Write where relatives live, who they are, the rules of professions, and who is what."""
         kind = rules[works[asked]]
         host = families[asked][self.relations.index(kind)]
         lines = [Line(_HOME, (name, home), name == host) for name, home in homes.items()]
@@ -288,9 +289,9 @@ class RelativesPrompt(Prompt):
         kinds = [names.RELATIONS[relation] for relation in relations]
         women = n * kinds.count(names.WOMEN)
         sizes = {names.WOMEN: women, names.MEN: n * n - women}
-        left = {kind: iter(rng.shuffled(kind.take(size))) for kind, size in sizes.items()}
+        unused = {kind: iter(rng.shuffled(kind.take(size))) for kind, size in sizes.items()}
         people, professions = names.PERSONS[:n], names.PROFESSIONS[:n]
-        families = {person: [next(left[kind]) for kind in kinds] for person in people}
+        families = {person: [next(unused[kind]) for kind in kinds] for person in people}
         relatives = [relative for family in families.values() for relative in family]
         return self.render(
             dict(zip(rng.shuffled(relatives), rng.shuffled(names.COUNTRIES.take(n * n)))),
@@ -302,10 +303,10 @@ class RelativesPrompt(Prompt):
 
 
 class PromptTask(TextTask):
-    """The five formulations, such as `EquationsPrompt(steps=3)`, for language models (section 4).
+    """A formulation, such as `EquationsPrompt(steps=3)`, as a task for language models (section 4).
 
-    Where the steps of the chain that is asked form a line, roles are those of appendix B; otherwise
-    they count backwards from the question. The last one is the end of the prompt.
+    If the steps form a line, roles are those of appendix B; otherwise they count backwards from the
+    question. The last role is the end of the prompt.
     """
 
     def __init__(self, prompt: Prompt, tokenizer: Any):
@@ -326,7 +327,7 @@ class PromptTask(TextTask):
         return self.prompt.sample(index, seed, split)
 
     def counterfactual(self, batch: Batch, seed: int = 0) -> Batch:
-        """The question about another chain, in as many tokens and with another answer."""
+        """Ask about another chain, in as many tokens and with another answer."""
         draw, inputs = Draw(f"counterfactual {seed}"), batch.inputs.clone()
         (role, words), first = self.prompt.asked, len(self.begin)
         for row, places in zip(inputs, batch.roles[:, 0].tolist()):

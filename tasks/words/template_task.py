@@ -1,8 +1,8 @@
-"""Templates with roles as a task for a language model: sentences of your own, in one call.
+"""Sentences of one's own with roles, as a task for a language model.
 
 An example is a template and a filling, both drawn uniformly, from random numbers that are seeded
-with the text "template seed split index". Where there are at least 256 examples, a hash of its
-prompt decides to which split each belongs; where there are fewer, the splits share them.
+with the text "template seed split index". If there are at least 256 different examples, a hash of
+the prompt decides to which split each belongs; if there are fewer, the splits share them.
 """
 
 import math
@@ -32,8 +32,8 @@ from retrieval_interp.tasks.words.text_task import (
 )
 
 Filling = Mapping[str, str]  # a word for every mark
-_FEW = 256  # with fewer examples, the splits share them
-_DRAWS = 1000  # of words, to find a different one for every mark
+_FEW = 256  # with fewer different examples than this, the splits share them
+_DRAWS = 1000  # draws at most to find a different word for every mark
 
 
 class TemplateTask(TextTask):
@@ -41,18 +41,18 @@ class TemplateTask(TextTask):
 
     Args:
         templates: texts with marks in braces, up to where the answer comes, without a final blank.
-        fillings: the words of every mark, `{"IO": names, "S1": names, "S2": "S1"}`, where a text
-            names the mark that has the same word; or a list of complete fillings,
+        fillings: the words that every mark may have, `{"IO": names, "S1": names, "S2": "S1"}`,
+            where "S1" stands for the same word as that mark has; or a list of complete fillings,
             `[{"country": "France", "capital": "Paris"}, ...]`.
         answer: the name in the fillings whose word is correct.
-        wrong: the names whose words are the other acceptable answers; by default, all other words
+        wrong: the names in the fillings whose words are wrong answers; by default, all other words
             that `answer` may have.
         tokenizer: a Hugging Face tokenizer that gives offsets (a fast one).
         roles: which marks are roles, in this order, with `END` for the last token of the prompt,
             and `S1+1` for the token after the mark S1. By default END, then the marks of the first
             template from last to first, then those that only others have.
-        counterfactual: for some roles, the words that stand there in a counterfactual prompt, each
-            one token behind a blank; by default it is another example of the same layout.
+        counterfactual: for some roles, the words to put there in a counterfactual prompt, each one
+            token behind a blank; by default it is another example with roles at the same positions.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class TemplateTask(TextTask):
         self.templates, self.answer = tuple(templates), answer
         self._marks = list(map(_marks, self.templates))
         self.wrong = (wrong,) if isinstance(wrong, str) else None if wrong is None else tuple(wrong)
-        # A filling is one of each group, whose words differ; and then the words that are the same.
+        # A filling has one entry of each group, all words different; then those of `_same`.
         self._same: dict[str, str] = {}
         self._groups = [list(fillings)] if not isinstance(fillings, Mapping) else []
         for name, words in fillings.items() if isinstance(fillings, Mapping) else ():
@@ -81,38 +81,37 @@ class TemplateTask(TextTask):
         for group in self._groups:
             _check_words("fillings", [word for filling in group for word in filling.values()])
         marks = dict.fromkeys([*reversed(self._marks[0]), *chain(*self._marks[1:])])
-        roles, others = (END, *marks) if roles is None else roles, counterfactual or {}
-        self._check_names(marks, roles, others)
+        roles, replacements = (END, *marks) if roles is None else roles, counterfactual or {}
+        self._check_names(marks, roles, replacements)
         super().__init__(roles, tokenizer)
         self.answer_role = self.roles.index(answer) if answer in self.roles else None
-        known = [
-            filling[answer] for group in self._groups for filling in group if answer in filling
-        ]
-        self.candidates: tuple[str, ...] = tuple(dict.fromkeys(known))
+        every_filling = chain(*self._groups)
+        answers = [filling[answer] for filling in every_filling if answer in filling]
+        self.candidates: tuple[str, ...] = tuple(dict.fromkeys(answers))
         self.n_answers = len(self.candidates) if self.wrong is None else 1 + len(self.wrong)
         if self.n_answers < 2:
             raise InputError(f"fillings: expected at least two answers, found {self.n_answers}")
         self._few = len(self.templates) * math.prod(map(len, self._groups)) < _FEW
-        self._draw(Draw("template"))  # refuses words that do not fit
-        self._others: dict[int, Tensor] = {}
-        for role, words in others.items():
+        self._draw(Draw("template"))  # an error if words do not fit
+        self._replacements: dict[int, Tensor] = {}  # tokens by role
+        for role, words in replacements.items():
             tokens = one_token_words(tokenizer, words)
             if len(tokens) < 3:
                 raise InputError(
                     f"counterfactual: expected at least three words of one token for {role}, found "
                     f"{len(tokens)} of {len(words)}"
                 )
-            wanted = f"counterfactual: expected words of one token for {role}, found"
-            unfit = [InputError(f"{wanted} {word!r}") for word in words if word not in tokens]
+            expected = f"counterfactual: expected words of one token for {role}, found"
+            unfit = [InputError(f"{expected} {word!r}") for word in words if word not in tokens]
             warn_of_unfit(unfit, len(words), "words")
-            self._others[self.roles.index(role)] = torch.tensor([*tokens.values()])
+            self._replacements[self.roles.index(role)] = torch.tensor([*tokens.values()])
 
     def counterfactual(self, batch: Batch, seed: int = 0) -> Batch:
-        """Prompts with other words at the roles given, or other examples of the same layout."""
-        if not self._others:
+        """Return prompts with other words at the given roles, or other examples of the layout."""
+        if not self._replacements:
             return super().counterfactual(batch, seed)
         draw, inputs = torch.Generator().manual_seed(seed), batch.inputs.clone()
-        for role, tokens in self._others.items():
+        for role, tokens in self._replacements.items():
             for example, place in enumerate(batch.roles[:, 0, role].tolist()):
                 new = tokens[~torch.isin(tokens, inputs[example].cpu())]
                 chosen = new[torch.randint(len(new), (1,), generator=draw)]
@@ -120,20 +119,20 @@ class TemplateTask(TextTask):
                     inputs[example, place] = chosen.item()
         return replace(batch, inputs=inputs)
 
-    def _check_names(self, marks: Mapping[str, Any], roles: Sequence[str], others: Any) -> None:
+    def _check_names(self, marks: Mapping[str, Any], roles: Sequence[str], replaced: Any) -> None:
         filled = set().union(*(set.intersection(*map(set, group)) for group in self._groups))
-        for what, names, among in (
+        for argument, names, among in (
             ("fillings", self._same.values(), filled),
             ("templates", marks, filled | {*self._same}),
             ("roles", [role.removesuffix("+1") for role in roles], [*marks, END]),
             ("answer", [self.answer], filled),
             ("wrong", self.wrong or (), filled | {*self._same}),
-            ("counterfactual", others, roles),
+            ("counterfactual", replaced, roles),
         ):
             for name in names:
                 if name not in among:
-                    known = ", ".join(sorted(among))
-                    raise InputError(f"{what}: expected one of {known}, found {name!r:.60}")
+                    allowed = ", ".join(sorted(among))
+                    raise InputError(f"{argument}: expected one of {allowed}, found {name!r:.60}")
         if END not in roles or len(set(roles)) < len(roles):
             raise InputError(f"roles: expected different ones and {END}, found {list(roles)}")
 
@@ -147,10 +146,10 @@ class TemplateTask(TextTask):
         raise InputError("fillings: expected enough words to fill every mark with another one")
 
     def _question(self, number: int, filling: Filling) -> Question:
-        filling = {**filling, **{name: filling[other] for name, other in self._same.items()}}
+        filling = {**filling, **{name: filling[twin] for name, twin in self._same.items()}}
         line = Line(self.templates[number], [filling[mark] for mark in self._marks[number]])
-        others = self.candidates if self.wrong is None else [filling[name] for name in self.wrong]
-        question = write([line], filling[self.answer], {filling[self.answer], *others})
+        wrong = self.candidates if self.wrong is None else [filling[name] for name in self.wrong]
+        question = write([line], filling[self.answer], {filling[self.answer], *wrong})
         if len(question.acceptable) < self.n_answers:
             names = ", ".join([self.answer, *(self.wrong or ())])
             raise InputError(f"fillings: expected different words for {names}, found {filling}")
@@ -190,7 +189,7 @@ def _check_words(where: str, words: Any) -> None:
 
 
 def _marks(template: str) -> list[str]:
-    """The marks of a template, in order."""
+    """Return the marks of a template, in order."""
     try:
         marks = [mark for _, mark, _, _ in Formatter().parse(template) if mark is not None]
     except ValueError:
@@ -222,24 +221,24 @@ _SENTENCES = (
     "Then {first} and {second} had a long argument, and afterwards {S2} said to",
 )
 TEMPLATES = tuple(
-    sentence.replace("{first}", one).replace("{second}", other)
+    sentence.replace("{first}", first).replace("{second}", second)
     for sentence in _SENTENCES
-    for one, other in (("{IO}", "{S1}"), ("{S1}", "{IO}"))
+    for first, second in (("{IO}", "{S1}"), ("{S1}", "{IO}"))
 )
 
 
 class IndirectObjectTask(TemplateTask):
-    """To whom something is given, for language models.
+    """Indirect object identification (IOI): to whom something is given, for language models.
 
-    Six sentences, each with the indirect object IO before the subject S1 (ABB) and after it (BAB),
-    who is named again as S2, and 83 first names; only those of one token behind a blank are used.
+    Six sentences, each with the indirect object IO before the subject S1 (ABB) and after it (BAB);
+    the subject is named again as S2. Of 83 first names those of one token behind a blank are used.
     """
 
     def __init__(self, tokenizer: Any):
         self.names = tuple(one_token_words(tokenizer, NAMES))
         if len(self.names) < 2:
-            found = f"{len(self.names)} of {len(NAMES)}"
-            raise InputError(f"names: expected at least two that are one token, found {found}")
+            usable = f"{len(self.names)} of {len(NAMES)}"
+            raise InputError(f"names: expected at least two that are one token, found {usable}")
         super().__init__(
             TEMPLATES,
             {"IO": self.names, "S1": self.names, "S2": "S1"},
@@ -252,7 +251,7 @@ class IndirectObjectTask(TemplateTask):
 
 
 def one_token_words(tokenizer: Any, words: Sequence[str]) -> dict[str, int]:
-    """The words that are one token behind a blank, with their token."""
+    """Return the words that are one token behind a blank, with their tokens."""
     expect_offsets(tokenizer)
     texts = ["to", *(f"to {word}" for word in words)]
     before, *read = tokenizer(texts, add_special_tokens=False)["input_ids"]

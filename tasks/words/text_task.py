@@ -1,9 +1,9 @@
-"""Questions in words, through a language model's own tokenizer, and the losses of its answers.
+"""Questions in words for a language model with its own tokenizer, and the losses of its answers.
 
-A role is at the last token of its symbol. Answers are tokenized together with the prompt; tokens
-that all of them share belong to the prompt, and the next one is scored. Examples are unusable where
-a token holds characters of two symbols, or two answers begin with one token; the next ones replace
-them, with a warning.
+A role stands at the last token of its symbol. Answers are tokenized together with the prompt.
+Tokens with which all answers begin belong to the prompt; the first that differs is scored. Examples
+cannot be used if a token has characters of two symbols, or two answers begin with the same token.
+The next examples replace them, with a warning.
 """
 
 import math
@@ -28,14 +28,14 @@ from retrieval_interp.tasks.task import Batch, Device, Outputs, Task
 T = TypeVar("T")
 S = TypeVar("S")
 END = "END"
-_TRIED = 20  # examples to try before a tokenizer is refused
+_TRIED = 20  # unusable examples after which a tokenizer is refused
 _SPECIFIC = re.compile(r"""(?<!\w)'.*?'(?!\w)|".*?"|\d+""")  # quoted words and numbers of an error
 
 
 class Occurrence(NamedTuple):
     """One occurrence of a symbol: the word `prompt[start:end]`, with its grammatical ending."""
 
-    role: str  # in the chain that is asked, which has it at most once; empty in other chains
+    role: str  # its role in the chain that is asked about; empty if it belongs to another chain
     start: int
     end: int
 
@@ -45,33 +45,33 @@ class Question(NamedTuple):
 
     prompt: str  # what the model reads, without a final line break
     correct: str  # the answer, a word
-    acceptable: tuple[str, ...]  # all words that count as an answer, sorted
+    acceptable: tuple[str, ...]  # all words that count as an answer, right or wrong, sorted
     occurrences: tuple[Occurrence, ...]  # every symbol of the prompt, from beginning to end
 
 
 class Line(NamedTuple):
-    """A line of a prompt: text with roles as marks, and a word for every mark."""
+    """A line of a prompt: text with roles as marks, and the words to put there."""
 
     text: str
     words: Sequence[str]
-    is_asked: bool = True  # whether it belongs to the chain that is asked
+    is_asked: bool = True  # whether it belongs to the chain that is asked about
 
 
 class Draw(Random):
-    """Random choices by `random()` alone, which is the same in every Python version."""
+    """Random choices made by `random()` alone, which is the same in every Python version."""
 
     def pick(self, count: int) -> int:
-        """A random integer from 0 .. count-1."""
+        """Return a random integer from 0 .. count-1."""
         return int(self.random() * count)
 
     def shuffled(self, items: Iterable[T]) -> list[T]:
-        """The items in uniformly random order."""
-        rest = list(items)
-        return [rest.pop(self.pick(len(rest))) for _ in range(len(rest))]
+        """Return the items in uniformly random order."""
+        remaining = list(items)
+        return [remaining.pop(self.pick(len(remaining))) for _ in range(len(remaining))]
 
 
 def write(lines: Iterable[Line], correct: str, candidates: Iterable[str]) -> Question:
-    """Write a question's lines; answers are sorted, numbers by value and words by alphabet."""
+    """Write the lines of a question, and sort its answers, numbers by value, words by alphabet."""
     prompt = ""
     occurrences: list[Occurrence] = []
     for line in lines:
@@ -90,20 +90,20 @@ class Tokens(NamedTuple):
     """A question as tokens."""
 
     prompt: list[int]  # with a beginning-of-sequence token, if there is one
-    roles: list[int]  # the position of every role of the chain that is asked, or -1
-    answers: list[int]  # where acceptable answers differ; the right ones first
+    roles: list[int]  # the position of every role of the chain that is asked about, or -1
+    answers: list[int]  # the token by which each acceptable answer differs; the right ones first
     n_right: int = 1
 
 
 class AnswerTask(Task):
     """Which answer follows a text: a cross entropy between right and wrong ones, in nats.
 
-    Targets are the tokens in which the answers differ, [batch 1 side word]: those of the right ones
-    and those of the wrong ones, padded with -1.
+    Targets are the tokens by which the answers differ, [batch 1 side word]: those of the right
+    answers, and those of the wrong ones, padded with -1.
     """
 
     loss_name = "cross entropy"
-    role_names: tuple[str, ...] = ()  # set to the roles, as the labels and symbols are
+    role_names: tuple[str, ...] = ()  # these three are set by subclasses
     role_labels: tuple[str, ...] = ()
     role_symbols: tuple[str, ...] = ()
 
@@ -114,12 +114,12 @@ class AnswerTask(Task):
         self.begin: list[int] = [] if bos is None else [bos]
 
     def batch(self, tokens: Sequence[Tokens], device: Device = "cpu") -> Batch:
-        """Pad some questions to one batch."""
+        """Pad questions to the same length, as a batch."""
         prompts = [torch.tensor(row.prompt) for row in tokens]
-        padding = self.tokenizer.pad_token_id or 0  # never seen
+        padding = self.tokenizer.pad_token_id or 0  # any token: causal models do not attend to it
         sides = [(row.answers[: row.n_right], row.answers[row.n_right :]) for row in tokens]
-        width = max(len(words) for both in sides for words in both)
-        targets = [[[*words, *[-1] * (width - len(words))] for words in both] for both in sides]
+        width = max(len(answers) for pair in sides for answers in pair)
+        targets = [[[*ids, *[-1] * (width - len(ids))] for ids in pair] for pair in sides]
         return Batch(
             inputs=pad_sequence(prompts, batch_first=True, padding_value=padding),
             targets=torch.tensor(targets)[:, None],
@@ -130,29 +130,29 @@ class AnswerTask(Task):
         return token_texts(self.tokenizer, batch, example)
 
     def _sides(self, outputs: Outputs, batch: Batch) -> Float[Tensor, "batch side word"]:
-        """Logits of the right and the wrong answers, NaN where there are no more."""
+        """Return the logits of the right and of the wrong answers, padded with NaN."""
         logits, targets = self.answers(outputs, batch)[:, 0, 0], batch.targets[:, 0]
         chosen = logits[:, None].expand(-1, 2, -1).gather(-1, targets.clamp(min=0))
         return chosen.masked_fill(targets < 0, torch.nan)
 
     def example_losses(self, outputs: Outputs, batch: Batch) -> Float[Tensor, "batch 1"]:
-        """Cross entropy between the right and the wrong answers, in nats."""
+        """Return the cross entropy between the right and the wrong answers, in nats."""
         sides = self._sides(outputs, batch).nan_to_num(-torch.inf).logsumexp(-1)
         return -sides.log_softmax(-1)[:, :1]
 
     def logit_differences(self, outputs: Outputs, batch: Batch) -> Float[Tensor, " batch"]:
-        """The mean logit of the right answers minus that of the wrong ones."""
+        """Return the mean logit of the right answers minus that of the wrong ones."""
         right, wrong = self._sides(outputs, batch).nanmean(-1).unbind(1)
         return right - wrong
 
     def accuracy(self, outputs: Outputs, batch: Batch) -> float:
-        """How often a right answer has the highest logit of all."""
+        """Return how often a right answer has the highest logit of all answers."""
         best = self._sides(outputs, batch).nan_to_num(-torch.inf).amax(-1)
         return float((best[:, 0] > best[:, 1]).float().mean())
 
 
 class TextTask(AnswerTask):
-    """Questions in text; subclasses make them (`question`), each with `n_answers` answers."""
+    """Questions in text, which subclasses make (`question`), each with `n_answers` answers."""
 
     n_answers: int
 
@@ -162,7 +162,7 @@ class TextTask(AnswerTask):
         self.answer_roles = (self.roles.index(END),)
 
     def question(self, index: int, seed: int = 0, split: Split = "train") -> Question:
-        """One question of a seed and split."""
+        """Make one question of a seed and split."""
         raise NotImplementedError
 
     @cached_property
@@ -177,13 +177,13 @@ class TextTask(AnswerTask):
     def sample(
         self, n: int, seed: int = 0, device: Device = "cpu", split: Split = "train", start: int = 0
     ) -> Batch:
-        """The usable examples start .. start+n-1 of a seed."""
+        """Return the usable examples start .. start+n-1 of a seed."""
         return self.batch(self.usable(n, seed, split, start)[1], device)
 
     def usable(
         self, n: int, seed: int = 0, split: Split = "train", start: int = 0
     ) -> tuple[list[Question], list[Tokens]]:
-        """The questions behind `sample`, and their tokens."""
+        """Return the questions that `sample` tokenizes, and their tokens."""
         if n < 1:
             raise InputError(f"sample: expected n of at least 1, found {n}")
         questions = (self.question(index, seed, split) for index in count())
@@ -191,7 +191,7 @@ class TextTask(AnswerTask):
         return [question for question, _ in pairs], [tokens for _, tokens in pairs]
 
     def tokens(self, question: Question) -> Tokens:
-        """A question as tokens; refused if it has no place for roles or answers."""
+        """Tokenize a question; an error if roles or answers have no token of their own."""
         words = sorted(question.acceptable, key=lambda word: word != question.correct)
         texts = [f" {word}" for word in words]
         read, answers, offsets = answer_tokens(self.tokenizer, question.prompt, texts)
@@ -210,7 +210,7 @@ class TextTask(AnswerTask):
         return Tokens(prompt, [positions.get(role, -1) for role in self.roles], answers)
 
     def _places(self, question: Question, offsets: Sequence[tuple[int, int]]) -> dict[str, int]:
-        """The last token of every symbol of the chain that is asked, by role."""
+        """Return the last token of every symbol of the chain that is asked about, by role."""
         places: dict[str, int] = {}
         last, begin = -1, 0
         for role, first, until in question.occurrences:
@@ -230,7 +230,7 @@ class TextTask(AnswerTask):
 def read_usable(
     items: Iterable[T], read: Callable[[T], S], name: str, wanted: int | None = None
 ) -> list[tuple[T, S]]:
-    """The items that can be read, as many as `wanted`; those left out are said in a warning."""
+    """Read items until `wanted` could be read; a warning says which could not."""
     usable: list[tuple[T, S]] = []
     unfit: list[InputError] = []
     for item in items:
@@ -252,9 +252,9 @@ def read_usable(
 
 
 def warn_of_unfit(errors: Sequence[InputError], total: int, items: str) -> None:
-    """Say how many of some items are left out and why: each reason with its first example.
+    """Warn that some items are left out, with each reason and its first example.
 
-    Two reasons are the same if they differ in numbers and quoted words alone.
+    Two reasons are the same if they differ only in numbers and quoted words.
     """
     alike: dict[str, list[str]] = {}
     for error in map(str, errors):
@@ -268,6 +268,7 @@ def warn_of_unfit(errors: Sequence[InputError], total: int, items: str) -> None:
 
 
 def expect_offsets(tokenizer: Any) -> None:
+    """Check that a tokenizer is one of Hugging Face's fast ones, which give offsets."""
     if not (callable(tokenizer) and getattr(tokenizer, "is_fast", False)):
         raise InputError(
             "task: expected a Hugging Face tokenizer that gives offsets (a fast one, such as "
@@ -278,14 +279,15 @@ def expect_offsets(tokenizer: Any) -> None:
 def answer_tokens(
     tokenizer: Any, prompt: str, answers: Sequence[str]
 ) -> tuple[list[int], list[int], list[tuple[int, int]]]:
-    """A prompt's tokens, the token that tells each answer apart, and places in the text.
+    """Tokenize a prompt with each answer.
 
-    Tokens that all answers begin with, such as a bare blank, belong to the prompt.
+    Returns its tokens, with those that all answers begin with, such as a bare blank; the token by
+    which each answer differs; and the start and end of the prompt's tokens in the text.
     """
     read = [_encoded(tokenizer, prompt + word, return_offsets_mapping=True) for word in answers]
     rows, offsets = [encoded["input_ids"] for encoded in read], read[0]["offset_mapping"]
     shared = len(list(takewhile(lambda column: len(set(column)) == 1, zip(*rows))))
-    # An answer that begins another one, or a single one, has no token that differs.
+    # A single answer, or one with which another begins, has no token that differs: take its last.
     shared = min([shared, *(len(row) - 1 for row in rows)])
     if any(start < len(prompt) for start, _ in offsets[shared:]):
         raise InputError("the prompt's tokens change with an answer")
@@ -293,7 +295,7 @@ def answer_tokens(
 
 
 def token_ids(tokenizer: Any, text: str) -> list[int]:
-    """The tokens of a text, at least one."""
+    """Tokenize a text; an error if it has no tokens."""
     return list(_encoded(tokenizer, text)["input_ids"])
 
 
@@ -310,6 +312,6 @@ def _encoded(tokenizer: Any, text: str, **how: bool) -> Any:
 
 
 def token_texts(tokenizer: Any, batch: Batch, example: int) -> list[str]:
-    """The tokens of an example, as text."""
+    """Return the tokens of an example as text."""
     texts = [tokenizer.decode([token]) for token in batch.inputs[example].tolist()]
     return [text.strip() or repr(text) for text in texts]
