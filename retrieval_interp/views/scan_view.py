@@ -38,7 +38,7 @@ COLUMNS = {  # of the table, and what they hold
     "head": "",
     "looks at": "the rule that covers most of its attention; the rest may still be what matters",
     "share": "how much of its attention the rule covers",
-    "kind": "what a head is called that gives such positions 0.4 more attention than uniform does",
+    "kind": "what a head is called by where at least 0.4 of its attention goes, beyond uniform",
     "copies": "share of the text's tokens whose own logit its OV circuit raises most",
     "direct": "what it adds by itself to the logit of the next token",
     "replaced": "what the rule in its place adds to the loss",
