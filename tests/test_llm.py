@@ -184,7 +184,7 @@ def test_what_is_no_log_of_ours_is_refused_in_a_line(
 @pytest.mark.parametrize(
     ("how", "text"),
     [
-        ({"steps": "x"}, "steps to be an integer"),
+        ({"steps": 0}, "steps to be an integer of at least 1"),
         ({"formulation": "relatives", "chains": 13}, "at most 12, found 13"),
         ({"formulation": "poems"}, "formulation: expected one of equations, "),
     ],

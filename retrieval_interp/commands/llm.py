@@ -30,7 +30,7 @@ from retrieval_interp.llm.results import (
 from retrieval_interp.progress import progress_bar
 from retrieval_interp.storage.files import provenance, write_json, write_whole
 from retrieval_interp.tasks.errors import InputError, InputWarning
-from retrieval_interp.tasks.structured import check_sampling
+from retrieval_interp.tasks.structured import check_fields, number
 from retrieval_interp.views.tables import terminal_width
 
 
@@ -76,9 +76,9 @@ class ScoreOptions(RowsOptions):
     model: Annotated[str, "--model", "--ckpt"] = "smollm2"
     formulation: tuple[str, ...] = FORMULATIONS
     steps: tuple[int, ...] = (1, 2, 3, 4, 5)
-    questions: int = 500
-    solved: int = 0
-    seed: int = 0
+    questions: int = number(500, least=1)
+    solved: int = number(0, least=0)
+    seed: int = number(0, least=0)
     device: str = "auto"
 
 
@@ -106,9 +106,7 @@ def main(argv: Sequence[str], prog: str = "retrieval-interp llm") -> None:
 
 def score(options: ScoreOptions) -> list[Row]:
     """The rows that are done, also where it is interrupted."""
-    check_sampling(options.questions, options.seed)
-    if options.solved < 0:
-        raise InputError(f"--solved: expected at least 0, found {options.solved}")
+    check_fields(options, "llm score")
     if unknown := [name for name in options.formulation if name not in FORMULATIONS]:
         known = ", ".join(FORMULATIONS)
         raise InputError(f"--formulation: expected some of {known}, found {unknown[0]!r:.40}")
@@ -127,9 +125,8 @@ def score(options: ScoreOptions) -> list[Row]:
     for prompt in asked:
         task = prompts.PromptTask(prompt, model.tokenizer, options.solved)
         try:
-            rows.append(
-                expected_accuracy(model, task, options.questions, options.seed, progress_bar)
-            )
+            of = options.questions, options.seed
+            rows.append(expected_accuracy(model, task, *of, progress=progress_bar))
         except KeyboardInterrupt:
             if not rows:
                 raise

@@ -59,10 +59,8 @@ def retrieval(
     return Task(
         name=formulation,  # of the log
         dataset=[
-            Sample(
-                question.prompt, question.correct, metadata={"acceptable": [*question.acceptable]}
-            )
-            for question in asked
+            Sample(input=q.prompt, target=q.correct, metadata={"acceptable": [*q.acceptable]})
+            for q in asked
         ],
         solver=resample(attempts),
         scorer=match("exact"),
