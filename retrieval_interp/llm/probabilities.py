@@ -68,7 +68,7 @@ def expected_accuracy(
         solved=task.n_solved,
         likeliest=likeliest[0],
         likeliest_stderr=likeliest[1],
-        acceptable=float(logs.logsumexp(-1).exp().mean()),
+        accepted=float(logs.logsumexp(-1).exp().mean()),
     )
 
 

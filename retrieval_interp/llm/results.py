@@ -32,7 +32,7 @@ class Row:
     solved: int = 0  # examples before each question
     likeliest: float | None = None  # how often the likeliest acceptable answer is right
     likeliest_stderr: float | None = None
-    acceptable: float | None = None  # probability that an answer is acceptable
+    accepted: float | None = None  # probability that an answer is acceptable
     log: str | None = None
     command: str | None = None
 
@@ -98,14 +98,14 @@ def _read_log(path: Path) -> list[Row]:
 def results_table(results: Sequence[Row], width: int | None = None) -> str:
     """The rows as a text table, in lines of at most `width` characters."""
     header = ["model", "formulation", "D", "questions", "accuracy", "chance"]
-    header += ["likeliest", "acceptable"]
+    header += ["likeliest", "accepted"]
     rows = []
     for row in results:
         asked = [printable(row.asked), row.formulation, f"{row.steps or '-'}", f"{row.questions}"]
         right = [f"{row.accuracy:.3f} +- {row.stderr:.3f}", f"{row.chance:.3f}"]
         if row.likeliest is not None:
             right += [f"{row.likeliest:.3f} +- {row.likeliest_stderr:.3f}"]
-            right += [f"{row.acceptable:.2g}"]
+            right += [f"{row.accepted:.2g}"]
         rows.append([*asked, *right, *[""] * (len(header) - len(asked) - len(right))])
     return "\n".join(text_table(header, rows, right=range(2, len(header)), width=width))
 
