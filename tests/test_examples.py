@@ -106,10 +106,9 @@ def test_the_readmes_commands_run_one_after_the_other(
     monkeypatch.setattr(served, lambda bench, *_: print(bench.name))  # until Ctrl-C
     head = {"layer": 4, "head": 0, "mechanism": "one-hot", "paths": [["s0", "s4"]]}
     (tmp_path / "circuit.json").write_text(json.dumps({"heads": [head]}))
-    for line, about in COMMANDS:
+    for line, _ in COMMANDS:
         name, *words = shlex.split(line)
-        if name == "llm":  # whose logs only another model's answers make; the row says how
-            assert f"--log-dir {words[-1]}`" in about
+        if name == "llm":  # asks a model that need not be installed
             continue
         done = run_command_in_process(name, *words, *SHORTER.get(name, "").split(), cwd=tmp_path)
         assert done.returncode == 0 and done.stdout, (line, done.stderr)

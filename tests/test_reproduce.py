@@ -80,16 +80,17 @@ def test_a_grids_numbers_decide(results, only, summary, ours, verdict):
 
 
 @pytest.mark.parametrize(("accuracy", "verdict"), [(0.97, "reproduced at"), (0.9, "not rep")])
-def test_answers_in_words_are_read_from_the_numbers_of_llm_plot(results, accuracy, verdict):
-    row = {"model": "hf/own", "formulation": "equations", "questions": 9, "chance": 0.25}
-    row["unanswered"] = 1
-    rows = [{**row, "steps": 2, "accuracy": 1.0}, {**row, "steps": None, "accuracy": accuracy}]
-    rows.append({**rows[0], "model": "hf/other", "accuracy": 0.5})
+def test_answers_in_words_are_read_from_the_rows_of_llm(results, accuracy, verdict):
+    row = {"model": "own", "formulation": "equations", "questions": 9, "chance": 0.25}
+    row |= {"stderr": 0.02, "command": "its command"}
+    rows = [{**row, "steps": 2, "accuracy": 1.0}, {**row, "steps": 3, "accuracy": accuracy}]
+    rows.append({**rows[0], "solved": 1, "accuracy": 0.5, "questions": 8})
     (results / "llm.json").write_text(json.dumps({"command": "a command", "rows": rows}))
     found, other = judged(results, "C1")
-    assert (other.run, other.verdict) == ("other", "not reproduced")
-    assert f"equations D = 2 100% (25%, 1), equations {accuracy:.0%} (25%, 1)" in found.ours
-    assert found.verdict.startswith(verdict) and (found.run, found.command) == ("own", "a command")
+    assert (other.run, other.verdict) == ("own, 1 solved", "not reproduced")
+    said = f"equations D = 2, 3: 100% +- 2%, {accuracy:.0%} +- 2% (chance 25%)"
+    assert (found.ours, found.scale) == (said, "9 questions each (500)")
+    assert found.verdict.startswith(verdict) and found.command == "its command"
 
 
 def test_a_finished_sweep_counts_too_if_it_says_how_it_was_made(results):

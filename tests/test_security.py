@@ -83,7 +83,7 @@ def bench_pages(text, folder):
 
 
 def log_page(text, folder):
-    from retrieval_interp.commands.llm import accuracy_figure, read_results
+    from retrieval_interp.llm.results import accuracy_figure, read_results
 
     (log,) = log_data()
     log["eval"]["model"] = text

@@ -42,21 +42,17 @@ def save_run(folder: Path, *steps: int) -> None:
 
 def log_data() -> list[Any]:
     """What Inspect writes of two questions, as JSON data."""
-    from inspect_ai.log import EvalConfig, EvalDataset, EvalLog, EvalSample, EvalSpec
-    from inspect_ai.scorer import Score
+    from inspect_ai import log as logs
 
     spec = {"created": "2026-01-01T00:00:00+00:00", "task": "retrieval_interp/equations"}
-    score = Score(value="C", answer="1", metadata={"attempts": 1, "unanswered": False})
-    metadata = {"steps": 1, "chance": 0.25, "acceptable": ["0", "1"]}
-    samples = [
-        EvalSample(id=i, epoch=1, input="x", target="1", scores={"exact_answer": score},
-                   metadata=metadata) for i in (1, 2)
-    ]  # fmt: skip
-    named = {"model": "mockllm/model", "metadata": {"formulation": "equations"}}
-    log = EvalLog(
+    about = {"formulation": "equations", "steps": 1, "chance": 0.25}
+    named = {"model": "mockllm/model", "metadata": about}
+    metrics = {name: logs.EvalMetric(name=name, value=0.5) for name in ("accuracy", "stderr")}
+    scores = [logs.EvalScore(name="match", scorer="match", metrics=metrics)]
+    log = logs.EvalLog(
         status="success",
-        eval=EvalSpec(**spec, **named, dataset=EvalDataset(), config=EvalConfig()),
-        samples=samples,
+        eval=logs.EvalSpec(**spec, **named, dataset=logs.EvalDataset(), config=logs.EvalConfig()),
+        results=logs.EvalResults(total_samples=2, completed_samples=2, scores=scores),
     )
     return [json.loads(log.model_dump_json(exclude_none=True))]
 

@@ -1,178 +1,142 @@
-"""Figure 2 from Inspect's logs: `python -m retrieval_interp llm plot logs --out figure.html`.
+"""How well language models answer the paper's questions (section 4, figure 2).
 
-Inspect itself asks the questions: `inspect eval retrieval_interp/retrieval --model ...`.
+`retrieval-interp llm score --model smollm2` computes it from probabilities. For models behind an
+API, Inspect asks (`inspect eval retrieval_interp/retrieval --model ...`). `retrieval-interp llm
+plot` shows the numbers of both.
 """
 
-import math
 import shlex
-import statistics
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
-from html import escape
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any
+from warnings import warn
 
-from retrieval_interp.commands.command import check_outputs, parse_options, saying, tell_files
+from retrieval_interp.commands.command import (
+    check_outputs,
+    load_model,
+    parse_options,
+    saying,
+    tell_files,
+)
+from retrieval_interp.llm.results import (
+    FORMULATIONS,
+    WITH_STEPS,
+    Row,
+    accuracy_figure,
+    read_results,
+    results_table,
+)
+from retrieval_interp.progress import progress_bar
 from retrieval_interp.storage.files import provenance, write_json, write_whole
-from retrieval_interp.tasks.errors import InputError, printable
-from retrieval_interp.views.tables import terminal_width, text_table
-
-if TYPE_CHECKING:
-    from plotly.graph_objects import Figure
-
-FORMULATIONS = ("equations", "lives-with", "kingdoms", "functions", "relatives")  # F1 to F5
-_UNREAD = {"messages", "events", "store", "attachments", "output"}  # no number here needs them
+from retrieval_interp.tasks.errors import InputError, InputWarning
+from retrieval_interp.tasks.structured import check_fields, number
+from retrieval_interp.views.tables import terminal_width
 
 
 @dataclass(frozen=True)
-class LlmOptions:
-    """Show how well language models solve the problem in words (paper, figure 2).
+class RowsOptions:
+    """What becomes of the rows.
 
     Attributes:
-        command: plot prints a table and draws figure 2.
-        logs: Inspect's log files, or folders of them.
         out: write the figure as an HTML page that works offline to this file.
         json: write the numbers to this file.
     """
 
-    command: Annotated[Literal["plot"], "command"]
-    logs: Annotated[tuple[Path, ...], "logs"]
     out: Annotated[Path | None, "--out", "--html"] = None
     json: Path | None = None
 
 
+@dataclass(frozen=True)
+class PlotOptions(RowsOptions):
+    """Show how well language models solve the problem in words (paper, figure 2).
+
+    Attributes:
+        logs: files that `llm score --json` wrote, Inspect's log files, or folders of those.
+    """
+
+    logs: Annotated[tuple[Path, ...], "logs"] = ()
+
+
+@dataclass(frozen=True)
+class ScoreOptions(RowsOptions):
+    """Compute how often a language model solves the problem in words, without sampling.
+
+    Attributes:
+        model: the folder of a Hugging Face model, `smollm2` or `gemma3`, hf:NAME of Hugging Face's
+            hub, or your own, FILE.py:NAME.
+        formulation: which ones; by default all five.
+        steps: statements per chain, D, of equations and lives-with.
+        questions: for every formulation and D.
+        solved: how many solved examples stand before each question.
+        seed: which questions.
+        device: auto, cpu or cuda.
+    """
+
+    model: Annotated[str, "--model", "--ckpt"] = "smollm2"
+    formulation: tuple[str, ...] = FORMULATIONS
+    steps: tuple[int, ...] = (1, 2, 3, 4, 5)
+    questions: int = number(500, least=1)
+    solved: int = number(0, least=0)
+    seed: int = number(0, least=0)
+    device: str = "auto"
+
+
 def main(argv: Sequence[str], prog: str = "retrieval-interp llm") -> None:
-    options = parse_options(LlmOptions, argv, prog)
-    check_outputs({"--out": options.out, "--json": options.json}, options.logs)
-    with saying("loading Inspect"):
-        try:
-            import inspect_ai.log  # noqa: F401
-        except ImportError:
-            raise InputError(
-                "expected Inspect to be installed; pip install 'retrieval-interp[llm]'"
-            ) from None
-    results = read_results(options.logs)
-    if not results:
-        raise InputError("expected logs of inspect eval, found none; name files or their folder")
-    print(results_table(results, terminal_width()))
+    commands: dict[str, Any] = {"score": (ScoreOptions, score), "plot": (PlotOptions, plot)}
+    name = argv[0] if argv else ""
+    if name in ("--help", "-h"):
+        return print(f"usage: {prog} {{score,plot}} [--help]")
+    if name not in commands:
+        raise InputError(f"expected score or plot, found {name!r:.60}")
+    kind, run = commands[name]
+    options = parse_options(kind, argv[1:], f"{prog} {name}")
+    files = {"--out": options.out, "--json": options.json}
+    check_outputs(files, vars(options).get("logs", ()))
+    record = provenance(f"{prog} {shlex.join(argv)}")
+    rows = [replace(row, command=row.command or record["command"]) for row in run(options)]
+    print(results_table(rows, terminal_width()))
     if options.json is not None:
-        made = provenance(f"{prog} {shlex.join(argv)}")
-        write_json(options.json, {**made, "rows": [asdict(row) for row in results]})
+        write_json(options.json, {**record, "rows": [asdict(row) for row in rows]})
     if options.out is not None:
-        page = accuracy_figure(results).to_html(include_plotlyjs=True, div_id="accuracy")
+        page = accuracy_figure(rows).to_html(include_plotlyjs=True, div_id="accuracy")
         write_whole(options.out, page)
     tell_files(numbers=options.json, figure=options.out)
 
 
-@dataclass(frozen=True)
-class Result:
-    """How well a model answers the questions of a formulation."""
+def score(options: ScoreOptions) -> list[Row]:
+    """The rows that are done, also where it is interrupted."""
+    check_fields(options, "llm score")
+    if unknown := [name for name in options.formulation if name not in FORMULATIONS]:
+        known = ", ".join(FORMULATIONS)
+        raise InputError(f"--formulation: expected some of {known}, found {unknown[0]!r:.40}")
+    with saying("loading PyTorch and the model"):
+        from retrieval_interp.llm.probabilities import expected_accuracy
+        from retrieval_interp.tasks.words import prompts
 
-    log: str
-    model: str
-    formulation: str
-    steps: int | None
-    questions: int
-    accuracy: float
-    stderr: float  # over questions, after the mean over epochs
-    chance: float
-    attempts: float  # to get an acceptable answer, on average
-    unanswered: int  # questions without one
-
-    @property
-    def label(self) -> str:
-        return self.formulation if self.steps is None else f"{self.formulation}, D = {self.steps}"
-
-
-def read_results(paths: Iterable[Path]) -> list[Result]:
-    """The results in log files, or in the `.eval` files of folders, by formulation, D and model."""
-    found: dict[tuple[str, str], Result] = {}
-    for path in paths:
-        logs = sorted(path.rglob("*.eval")) if path.is_dir() else [path]
-        for result in (result for log in logs for result in _read_log(log)):
-            first = found.setdefault((result.model, result.label), result)
-            if first is not result:
-                raise InputError(
-                    f"{result.log}: expected one log per model, formulation and D, found "
-                    f"{result.model}, {result.label} in {first.log} too; leave one out"
-                )
-    rows = sorted(found.values(), key=lambda row: (row.steps or 0, row.model))
-    return sorted(rows, key=lambda row: FORMULATIONS.index(row.formulation))
+        asked: list[prompts.Prompt] = []
+        for name in options.formulation:
+            steps = [{"steps": n} for n in options.steps] if name in WITH_STEPS else [{}]
+            asked += [prompts.FORMULATIONS[name](**given) for given in steps]
+        model, _ = load_model(options.model, options.device)
+    if getattr(model, "tokenizer", None) is None:
+        raise InputError(f"{options.model}: expected a model that reads words, found no tokenizer")
+    rows = list[Row]()
+    for prompt in asked:
+        task = prompts.PromptTask(prompt, model.tokenizer, options.solved)
+        try:
+            of = options.questions, options.seed
+            rows.append(expected_accuracy(model, task, *of, progress=progress_bar))
+        except KeyboardInterrupt:
+            if not rows:
+                raise
+            warn(f"{len(rows)} of {len(asked)} rows are done", InputWarning, stacklevel=2)
+            break
+    return rows
 
 
-def _read_log(path: Path) -> Iterator[Result]:
-    from inspect_ai.log import read_eval_log
-
-    try:
-        log = read_eval_log(path, exclude_fields=_UNREAD)
-    except Exception as error:  # what Inspect raises depends on where the file stops being a log
-        raise InputError(
-            f"{path}: expected an Inspect log (.eval or .json), found another file: {error!s:.80}"
-        ) from None
-    scored = [sample for sample in log.samples or [] if sample.scores]
-    formulation = log.metadata.get("formulation")
-    if formulation not in FORMULATIONS or log.status != "success" or not scored:
-        raise InputError(
-            f"{path}: expected a finished log of {', '.join(FORMULATIONS)} with scored samples, "
-            f"found one of {log.eval.task} with the status {log.status!r} and {len(scored)} scored "
-            "samples; leave it out, or finish it with inspect eval-retry"
-        )
-    for steps in dict.fromkeys(sample.metadata.get("steps") for sample in scored):
-        samples = [sample for sample in scored if sample.metadata.get("steps") == steps]
-        epochs: dict[int | str, list[bool]] = {}
-        tries: list[dict[str, Any]] = []
-        for sample in samples:
-            (score,) = sample.scores.values()
-            epochs.setdefault(sample.id, []).append(score.value == "C")
-            tries.append(score.metadata)
-        values = [statistics.fmean(right) for right in epochs.values()]
-        yield Result(
-            str(path),
-            log.eval.model,
-            formulation,
-            steps,
-            questions=len(values),
-            accuracy=statistics.fmean(values),
-            stderr=statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else 0.0,
-            chance=samples[0].metadata["chance"],
-            attempts=statistics.fmean(row["attempts"] for row in tries),
-            unanswered=sum(row["unanswered"] for row in tries),
-        )
-
-
-def results_table(results: Sequence[Result], width: int | None = None) -> str:
-    """The rows as a text table, in lines of at most `width` characters."""
-    header = ["model", "formulation", "D", "questions"]
-    header += ["accuracy", "chance", "attempts", "unanswered"]
-    rows = []
-    for row in results:
-        asked = [printable(row.model), row.formulation, f"{row.steps or '-'}", f"{row.questions}"]
-        right = [f"{row.accuracy:.3f} +- {row.stderr:.3f}", f"{row.chance:.3f}"]
-        rows.append([*asked, *right, f"{row.attempts:.2f}", f"{row.unanswered}"])
-    return "\n".join(text_table(header, rows, right=range(2, len(header)), width=width))
-
-
-def accuracy_figure(results: Sequence[Result]) -> "Figure":
-    """Accuracy by formulation, D and model with standard errors, and of guessing (figure 2)."""
-    from plotly.graph_objects import Figure
-
-    figure = Figure()
-    for model in sorted({row.model for row in results}):
-        own = [row for row in results if row.model == model]
-        figure.add_bar(
-            x=[row.label for row in own],
-            y=[row.accuracy for row in own],
-            error_y={"type": "data", "array": [row.stderr for row in own]},
-            name=escape(model, quote=False),  # Plotly reads tags as markup
-        )
-    chances = {row.label: row.chance for row in results}
-    figure.add_scatter(
-        x=list(chances),
-        y=list(chances.values()),
-        mode="markers",
-        marker={"symbol": "line-ew-open", "size": 40, "color": "#333333"},
-        name="random guessing",
-    )
-    figure.update_xaxes(title="formulation, and D, steps per chain", categoryarray=list(chances))
-    figure.update_yaxes(title="accuracy", range=[0, 1.05])
-    return figure.update_layout(template="plotly_white", barmode="group")
+def plot(options: PlotOptions) -> list[Row]:
+    rows = read_results(options.logs)
+    if not rows:
+        raise InputError("expected logs of inspect eval, found none; name files or their folder")
+    return rows

@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from operator import attrgetter
 from typing import Any, Literal, NamedTuple, cast
 
 from retrieval_interp.circuits import HeadPath, RolePath
@@ -77,24 +78,25 @@ def judge(evidence: Evidence, only: Sequence[str] = ()) -> dict[str, list[Found]
 def _in_words(evidence: Evidence) -> Iterator[Found]:
     found = evidence.answers()
     if found is None:
-        command = f"{MODULE} llm plot logs --json {evidence.runs / 'llm.json'}"
+        command = f"{MODULE} llm score --json {evidence.runs / 'llm.json'}"
         yield Found("a language model", "", command)
         return
-    rows, command = found
-    for model in dict.fromkeys(row["model"] for row in rows):
-        rows_of_model = [row for row in rows if row["model"] == model]
-        accuracies = []
-        for row in rows_of_model:
-            asked = row["formulation"] + (f" D = {row['steps']}" if row["steps"] else "")
-            chance = f"({row['chance']:.0%}, {row['unanswered']})"
-            accuracies.append(f"{asked} {row['accuracy']:.0%} {chance}")
-        answer = Answer(
-            "accuracy (chance, questions without an acceptable answer): " + ", ".join(accuracies),
-            {"solved": all(row["accuracy"] >= NEAR_PERFECT for row in rows_of_model)},
-        )
-        scale = f"{max(row['questions'] for row in rows_of_model)} questions each (500)"
-        name = model.rpartition("/")[2]
-        yield answer.found(name, scale, command, smaller=True)
+    by_model = itertools.groupby(sorted(found[0], key=attrgetter("asked")), attrgetter("asked"))
+    for asked, rows in ((asked, [*rows]) for asked, rows in by_model):
+        said = []
+        for formulation, group in itertools.groupby(rows, attrgetter("formulation")):
+            same = [*group]
+            steps = ", ".join(str(row.steps) for row in same if row.steps)
+            values = ", ".join(f"{row.accuracy:.0%} +- {row.stderr:.0%}" for row in same)
+            of = f"{formulation} D = {steps}" if steps else formulation
+            said.append(f"{of}: {values} (chance {same[0].chance:.0%})")
+        holds = {"solved": all(row.accuracy >= NEAR_PERFECT for row in rows)}
+        answer = Answer("; ".join(said), holds)
+        least, most = (f(row.questions for row in rows) for f in (min, max))
+        scale = f"{least} to {most}" if least < most else f"{most}"
+        commands = dict.fromkeys(row.command or found[1] for row in rows)
+        scale += " questions each (500)"
+        yield answer.found(asked, scale, "; ".join(commands), smaller=True)
 
 
 def _depth(_: Evidence) -> Iterator[Found]:

@@ -4,7 +4,7 @@ Each is computed from a checkpoint or read from a result file that records its o
 package first, then from a folder of finished runs. Result files are `<checkpoint>.circuit.json`
 (`ablate --one-hot --save-circuit`; `.by-hand.circuit.json` of benchmarks/paper_search.py),
 `<checkpoint>.emergence.json` (`emergence --json`), `<grid>.json` (a sweep's summary.json) and
-`llm.json` (`llm plot --json`).
+`llm.json` (`llm score --json` or `llm plot --json`).
 """
 
 from collections.abc import Mapping
@@ -27,6 +27,7 @@ from retrieval_interp.circuits.losses import (
 )
 from retrieval_interp.circuits.mechanisms import UNIFORM
 from retrieval_interp.emergence.series import Series, read_series
+from retrieval_interp.llm.results import Row, read_results
 from retrieval_interp.storage import checkpoint as storage
 from retrieval_interp.storage.files import read_text
 from retrieval_interp.tasks import InputError
@@ -129,10 +130,10 @@ class Evidence:
             return None
         return summary, made_by(summary, path)
 
-    def answers(self) -> tuple[list[dict[str, Any]], str] | None:
-        """How a language model answers the five formulations, and the command that says so."""
+    def answers(self) -> tuple[list[Row], str] | None:
+        """How language models answer the five formulations, and the command that says so."""
         path = self._file("llm.json")
-        return (_read(path)["rows"], made_by(_read(path), path)) if path is not None else None
+        return (read_results([path]), made_by(_read(path), path)) if path is not None else None
 
     def _file(self, name: str, in_runs: str | None = None) -> Path | None:
         places = [results_folder() / name, self.runs / (in_runs or name)]

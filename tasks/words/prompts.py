@@ -22,6 +22,7 @@ from retrieval_interp.tasks.words.text_task import (
     END,
     Draw,
     Line,
+    Occurrence,
     Question,
     TextTask,
     token_ids,
@@ -45,14 +46,19 @@ class Prompt:
         """The accuracy of picking one of the acceptable answers at random."""
         return 1 / self.chains
 
-    def sample(self, index: int, seed: int = 0, split: Split = "train") -> Question:
-        """Draw one question of a seed and split, with a generator of its own."""
+    def sample(
+        self, index: int, seed: int = 0, split: Split = "train", chain: int | None = None
+    ) -> Question:
+        """Draw one question of a seed and split, with a generator of its own.
+
+        With a `chain`, 0 .. chains-1, the same text asks about that one.
+        """
         if index < 0:
             raise InputError(f"sample: expected an index of at least 0, found {index}")
         check_draw(seed, split)
-        return self.draw(Draw(f"{self.name} {seed} {split} {index}"))
+        return self.draw(Draw(f"{self.name} {seed} {split} {index}"), chain)
 
-    def draw(self, rng: Draw) -> Question:
+    def draw(self, rng: Draw, chain: int | None = None) -> Question:
         """Draw one question."""
         raise NotImplementedError
 
@@ -91,10 +97,12 @@ class LinearPrompt(Prompt):
         lines.append(Line(self.ask, chains[0][:1]))
         return write(lines, chains[0][-1], [chain[-1] for chain in chains])
 
-    def draw(self, rng: Draw) -> Question:
+    def draw(self, rng: Draw, chain: int | None = None) -> Question:
         symbols = [rng.shuffled(names) for names in self.symbols()]
         orders = [rng.shuffled(range(self.chains)) for _ in range(self.steps)]
-        return self.render(list(zip(*symbols)), orders)
+        chains, first = list(zip(*symbols)), chain or 0  # which is asked
+        orders = [[(number - first) % self.chains for number in order] for order in orders]
+        return self.render(chains[first:] + chains[:first], orders)
 
 
 @dataclass(frozen=True)
@@ -222,11 +230,14 @@ class FunctionsPrompt(Prompt):
         lines.append(Line(_VALUE_OF, (alias_names[asked[0]], variable_names[asked[1]])))
         return write(lines, str(tables[function][argument]), map(str, range(n)))
 
-    def draw(self, rng: Draw) -> Question:
+    def draw(self, rng: Draw, chain: int | None = None) -> Question:
         n = self.chains
         tables = [rng.shuffled(range(n)) for _ in range(n)]
         aliases, variables = rng.shuffled(range(n)), rng.shuffled(range(n))
-        return self.render(tables, aliases, variables, (rng.pick(n), rng.pick(n)))
+        alias, variable = rng.pick(n), rng.pick(n)
+        return self.render(
+            tables, aliases, variables, (alias if chain is None else chain, variable)
+        )
 
 
 _HOME = "{relative@home} lives in {country@home}."
@@ -284,7 +295,7 @@ class RelativesPrompt(Prompt):
         lines.append(Line(_LIVES, (asked,)))
         return write(lines, homes[host], homes.values())
 
-    def draw(self, rng: Draw) -> Question:
+    def draw(self, rng: Draw, chain: int | None = None) -> Question:
         n, relations = self.chains, self.relations
         kinds = [names.RELATIONS[relation] for relation in relations]
         women = n * kinds.count(names.WOMEN)
@@ -298,19 +309,26 @@ class RelativesPrompt(Prompt):
             families,
             dict(zip(rng.shuffled(professions), rng.shuffled(relations))),
             dict(zip(people, rng.shuffled(professions))),
-            people[rng.pick(n)],
+            people[rng.pick(n) if chain is None else chain],
         )
+
+
+FORMULATIONS: dict[str, Any] = {
+    kind.name: kind
+    for kind in (EquationsPrompt, LivesWithPrompt, KingdomsPrompt, FunctionsPrompt, RelativesPrompt)
+}
 
 
 class PromptTask(TextTask):
     """A formulation, such as `EquationsPrompt(steps=3)`, as a task for language models (section 4).
 
     If the steps form a line, roles are those of appendix B; otherwise they count backwards from the
-    question. The last role is the end of the prompt.
+    question. The last role is the end of the prompt. Before each question stand `solved` others
+    with their answers, the same ones for all questions of a seed.
     """
 
-    def __init__(self, prompt: Prompt, tokenizer: Any):
-        self.prompt, self.n_answers = prompt, round(1 / prompt.chance)
+    def __init__(self, prompt: Prompt, tokenizer: Any, solved: int = 0):
+        self.prompt, self.n_answers, self.n_solved = prompt, round(1 / prompt.chance), solved
         if isinstance(prompt, LinearPrompt):
             roles = [role_name(number) for number in range(2 * prompt.steps + 1)]
             path = path_graph(prompt.steps)
@@ -323,8 +341,23 @@ class PromptTask(TextTask):
         self.tolerance = 0.05 * (self.plateau or 1.0)  # as the paper's is of a symbol's variance
         self.role_labels, self.role_symbols = (*labels, "end"), (*symbols, "end")
 
-    def question(self, index: int, seed: int = 0, split: Split = "train") -> Question:
-        return self.prompt.sample(index, seed, split)
+    def question(
+        self, index: int, seed: int = 0, split: Split = "train", chain: int | None = None
+    ) -> Question:
+        asked = self.prompt.sample(index, seed, split, chain)
+        before = "".join(f"{past.prompt} {past.correct}\n\n" for past in self.solved(seed))
+        return asked._replace(
+            prompt=before + asked.prompt,
+            occurrences=tuple(
+                Occurrence(role, start + len(before), end + len(before))
+                for role, start, end in asked.occurrences
+            ),
+        )
+
+    def solved(self, seed: int = 0) -> list[Question]:
+        """The questions that are answered before each one of a seed."""
+        names = (f"{self.prompt.name} {seed} solved {number}" for number in range(self.n_solved))
+        return [self.prompt.draw(Draw(name)) for name in names]
 
     def counterfactual(self, batch: Batch, seed: int = 0) -> Batch:
         """Ask about another chain, in as many tokens and with another answer."""
@@ -348,8 +381,11 @@ class PromptTask(TextTask):
 
     @property
     def description(self) -> str:
-        return f"{self.prompt} in the tokens of {self.tokenizer_name}"
+        after = f" after {self.n_solved} solved" if self.n_solved else ""
+        return f"{self.prompt}{after} in the tokens of {self.tokenizer_name}"
 
     def to_dict(self) -> dict[str, Any]:
         prompt = {"name": self.prompt.name, **vars(self.prompt)}
+        if self.n_solved:
+            prompt["solved"] = self.n_solved
         return {"name": "prompt", "prompt": prompt, "tokenizer": self.tokenizer_name}

@@ -11,7 +11,7 @@ import re
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
-from itertools import count, takewhile
+from itertools import count, product, takewhile
 from random import Random
 from string import Formatter
 from typing import Any, NamedTuple, TypeVar
@@ -292,6 +292,19 @@ def answer_tokens(
     if any(start < len(prompt) for start, _ in offsets[shared:]):
         raise InputError("the prompt's tokens change with an answer")
     return rows[0][:shared], [row[shared] for row in rows], offsets[:shared]
+
+
+def continuations(
+    tokenizer: Any, prompt: str, texts: Sequence[str]
+) -> tuple[list[int], list[list[int]]]:
+    """The tokens of a prompt, and all of those of each text that may follow it."""
+    read = token_ids(tokenizer, prompt)
+    rows = [token_ids(tokenizer, prompt + text) for text in texts]
+    if any(row[: len(read)] != read for row in rows):
+        raise InputError("the prompt's tokens change with an answer")
+    if any(a is not b and a == b[: len(a)] for a, b in product(rows, rows)):
+        raise InputError("expected answers of which none begins another one")
+    return read, [row[len(read) :] for row in rows]
 
 
 def token_ids(tokenizer: Any, text: str) -> list[int]:

@@ -1,0 +1,132 @@
+"""How often the paper's protocol gets the right answer, without sampling (section 4, figure 2).
+
+The paper samples until an acceptable answer comes. An answer has the probability that the model
+gives to its tokens, one after the other, so
+
+1. one run of the prompt, and one of all answers behind it, give every answer's probability;
+2. the protocol ends with the right one with p(right) / (sum of p over acceptable answers);
+3. the mean over questions is its expected accuracy.
+"""
+
+import math
+from collections.abc import Sequence
+from itertools import product, takewhile
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from retrieval_interp.circuits.hooks import has_hooks, is_transformers, measuring
+from retrieval_interp.circuits.losses import Progress, no_progress, standard_error
+from retrieval_interp.llm.results import Row
+from retrieval_interp.tasks.errors import InputError
+from retrieval_interp.tasks.words.prompts import PromptTask
+from retrieval_interp.tasks.words.text_task import continuations
+
+
+def expected_accuracy(
+    model: Any,
+    task: PromptTask,
+    questions: int = 500,
+    seed: int = 0,
+    progress: Progress = no_progress,
+) -> Row:
+    """Ask a model (HookedTransformer or TransformerBridge) about the first test texts of a seed.
+
+    A text is asked about every chain, so that these questions share its run. Texts are independent,
+    the questions of one are not: standard errors are of the mean over texts. The number of
+    questions is rounded up to whole texts.
+
+    Raises:
+        InputError: if answers change the tokens of the prompt, or one begins another, or the model
+            reads fewer tokens.
+    """
+    reader, rows, chains = Reader(model), list[Tensor](), task.prompt.chains
+    texts = math.ceil(questions / chains)
+    asked = progress([*product(range(texts), range(chains))], task.prompt.name)
+    with torch.inference_mode(), measuring(model):
+        for index, chain in asked:
+            question = task.question(index, seed, "test", chain)
+            words = sorted(question.acceptable, key=lambda word: word != question.correct)
+            following = [f" {word}" for word in words]
+            prompt, answers = continuations(task.tokenizer, question.prompt, following)
+            rows.append(reader.log_probabilities([*task.begin, *prompt], answers).cpu())
+    logs = torch.stack(rows).double()  # the right answer first
+    right, best = logs.softmax(-1)[:, 0], (logs.argmax(-1) == 0).double()
+    of_texts = [values.reshape(texts, chains).mean(1) for values in (right, best)]
+    (accuracy, stderr), likeliest = ((float(v.mean()), standard_error(v)) for v in of_texts)
+    return Row(
+        model=task.tokenizer_name,
+        formulation=task.prompt.name,
+        steps=vars(task.prompt).get("steps"),
+        questions=len(rows),
+        accuracy=accuracy,
+        stderr=stderr,
+        chance=task.prompt.chance,
+        solved=task.n_solved,
+        likeliest=likeliest[0],
+        likeliest_stderr=likeliest[1],
+        accepted=float(logs.logsumexp(-1).exp().mean()),
+    )
+
+
+class Reader:
+    """Runs prompts with their answers, and goes on where a prompt begins as the one before."""
+
+    def __init__(self, model: Any):
+        self.model, self.device = model, next(model.parameters()).device
+        self.keeps = is_transformers(model) and not has_hooks(model)
+        self.read: list[int] = []  # the last prompt, with its keys and values by layer
+        self.kept: list[tuple[Tensor, Tensor]] = []
+
+    def log_probabilities(
+        self, prompt: list[int], answers: Sequence[list[int]]
+    ) -> Float[Tensor, " answer"]:
+        """Of every answer after a prompt, all of its tokens together, in nats."""
+        context, longest = self.model.cfg.n_ctx, len(prompt) + max(map(len, answers)) - 1
+        if longest > context:
+            raise InputError(f"expected at most the model's {context} tokens, found {longest}")
+        # The last tokens are not read; what all others begin with belongs to the first run.
+        shared = _same(*(answer[:-1] for answer in answers))
+        first = [*prompt, *answers[0][:shared]]
+        begun = _same(self.read, first[: len(prompt) - 1]) if self.keeps else 0
+        logits = self._after(first[:begun], self._rows([first[begun:]]), shared + 1)
+        logits = logits.expand(len(answers), -1, -1)
+        rest = self._rows([answer[shared:-1] for answer in answers])
+        if rest.numel():
+            logits = torch.cat([logits, self._after(first, rest, rest.shape[1])], 1)
+        logs = logits.float().log_softmax(-1)
+        chosen = [log[range(len(row)), row].sum() for log, row in zip(logs, answers)]
+        return torch.stack(chosen)
+
+    def _rows(self, rows: Sequence[list[int]]) -> Int[Tensor, "row pos"]:
+        made = [torch.tensor(row, dtype=torch.long, device=self.device) for row in rows]
+        return pad_sequence(made, batch_first=True)
+
+    def _after(
+        self, before: list[int], rows: Int[Tensor, "row pos"], size: int
+    ) -> Float[Tensor, "row size vocab"]:
+        """The logits after the last tokens of some rows, which follow what was read before."""
+        if not self.keeps:
+            begin = self._rows([before] * len(rows))
+            outputs: Tensor = self.model(torch.cat([begin, rows], 1))
+            return outputs[:, -size:]
+        from transformers import DynamicCache
+
+        shape, begun = (len(rows), -1, -1, -1), len(before)
+        layers = [[part[:, :, :begun].expand(shape) for part in layer] for layer in self.kept]
+        cache = DynamicCache(layers)
+        logits: Tensor = self.model(
+            rows, past_key_values=cache, use_cache=True, logits_to_keep=size
+        )
+        if len(rows) == 1:
+            self.read = [*before, *rows[0].tolist()]
+            self.kept = [(layer.keys, layer.values) for layer in cache.layers]
+        return logits
+
+
+def _same(*rows: Sequence[int]) -> int:
+    """With how many tokens all rows begin alike."""
+    return len(list(takewhile(lambda column: len(set(column)) == 1, zip(*rows))))

@@ -1,0 +1,125 @@
+"""Probabilities of answers: against whole runs, and of a model whose probabilities are known."""
+
+import json
+import random
+
+import pytest
+import torch
+
+import retrieval_interp as ri
+from retrieval_interp.llm.probabilities import Reader, expected_accuracy
+from retrieval_interp.tasks.words.prompts import FORMULATIONS
+from tests import oracles
+from tests.oracles import FAMILIES, untrained_bridge
+from tests.paper_prompts import answer_of
+
+COMMON = [5, 7]  # what some answers begin with
+ANSWERS = [[3], [4], [*COMMON, 1], [*COMMON, 2, 9, 9], [5, 8]]
+
+
+def model_of(kind, folder):
+    return oracles.hooked_model() if kind == "hooked" else untrained_bridge(kind, folder)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("kind", [*FAMILIES, "hooked"])
+def test_all_tokens_of_an_answer_count_as_in_runs_of_the_whole(kind, tmp_path):
+    model = model_of(kind, tmp_path)
+    reader, draw = Reader(model), random.Random(0)
+    prompt = [draw.randrange(10) for _ in range(8)]
+    # Prompts that begin alike, one within another, and again; answers that begin alike, and not.
+    for read in (prompt, [*prompt[:5], 1, 2, 3], prompt[:4], prompt[:4], [*prompt, 1]):
+        for answers in (ANSWERS, ANSWERS[:2], ANSWERS[2:4], ANSWERS[3:4]):
+            logs = reader.log_probabilities(read, answers)
+            for answer, log in zip(answers, logs):
+                whole = model(torch.tensor([read + answer[:-1]]))[0].log_softmax(-1)
+                naive = sum(map(float, whole[range(len(read) - 1, len(whole)), answer]))
+                assert float(log) == pytest.approx(naive, abs=1e-5)
+
+
+def test_probabilities_of_all_continuations_sum_to_one(tmp_path):
+    model = untrained_bridge("llama", tmp_path)
+    vocabulary = range(model.cfg.d_vocab)
+    answers = [[t] for t in vocabulary if t != 7] + [[7, t] for t in vocabulary]
+    with torch.no_grad():
+        logs = Reader(model).log_probabilities([1, 2, 3], answers)
+    assert float(logs.double().logsumexp(0)) == pytest.approx(0, abs=1e-5)
+
+
+def test_the_protocol_is_right_as_often_as_known_probabilities_say():
+    """Of a model that gives each token a probability of its own, whatever came before."""
+    prompt = ri.LivesWithPrompt(steps=1)
+    task = ri.PromptTask(prompt, oracles.byte_pairs(["lives in a city"], 270), solved=1)
+    sizes = {"n_layers": 1, "d_model": 4, "d_head": 4, "n_heads": 1, "attn_only": True}
+    n_vocab = len(task.tokenizer)
+    model = oracles.stock_transformer(d_vocab=n_vocab, n_ctx=500, **sizes)
+    logs = torch.randn(n_vocab, generator=torch.Generator().manual_seed(0)).log_softmax(0)
+    model.unembed.W_U.data.zero_()
+    model.unembed.b_U.data[:] = logs
+    worth = {}  # of cities, of many tokens each
+    for city in prompt.sample(0).acceptable:
+        tokens = task.tokenizer(f" {city}")["input_ids"]
+        assert len(tokens) > 2
+        worth[city] = float(logs[tokens].sum().exp())
+    row = expected_accuracy(model, task, questions=6)
+    # All four cities are right once in every text.
+    assert row.questions == 8 and (row.accuracy, row.likeliest) == pytest.approx((0.25, 0.25))
+    assert row.accepted == pytest.approx(sum(worth.values()), rel=1e-4)
+    asked = [task.question(0, 0, "test", chain).correct for chain in range(4)]
+    assert sorted(asked) == sorted(worth)
+
+    prompt = ri.FunctionsPrompt()  # here they are not
+    task = ri.PromptTask(prompt, task.tokenizer)
+    row = expected_accuracy(model, task, questions=12)
+    weights = {n: float(logs[task.tokenizer(f" {n}")["input_ids"]].sum().exp()) for n in "0123"}
+    likeliest, share = max(weights, key=weights.get), sum(weights.values())
+    right = [[prompt.sample(i, 0, "test", c).correct for c in range(4)] for i in range(3)]
+    accuracies = torch.tensor([[weights[n] / share for n in text] for text in right]).mean(1)
+    best = torch.tensor([[float(n == likeliest) for n in text] for text in right]).mean(1)
+    assert row.accuracy == pytest.approx(float(accuracies.mean()), rel=1e-4)
+    assert row.stderr == pytest.approx(float(accuracies.std()) / 3**0.5, rel=1e-3)
+    assert row.likeliest == pytest.approx(float(best.mean()))
+    assert row.likeliest_stderr == pytest.approx(float(best.std()) / 3**0.5)
+
+
+def test_a_model_that_has_learned_the_equations_is_right():
+    model = ri.load_checkpoint("equations").model
+    task = ri.PromptTask(ri.EquationsPrompt(steps=2, question="short"), model.tokenizer)
+    row = expected_accuracy(model, task, questions=32)
+    assert row.likeliest == 1 and row.accuracy > 0.99
+
+
+@pytest.mark.parametrize("name", FORMULATIONS)
+def test_a_text_is_asked_about_every_chain_after_the_same_solved_question(name):
+    prompt = FORMULATIONS[name]()
+    task = ri.PromptTask(prompt, oracles.byte_pairs([prompt.sample(0).prompt], 300), solved=1)
+    for index in range(5):
+        asked = [task.question(index, 3, "test", chain) for chain in range(4)]
+        begin = f"{(past := task.solved(3)[0]).prompt} {past.correct}\n\n"
+        assert answer_of(prompt, past.prompt) == past.correct
+        texts = [question.prompt.removeprefix(begin) for question in asked]
+        assert len(set(texts)) == 4 and len({text.rpartition("\n")[0] for text in texts}) == 1
+        assert prompt.sample(index, 3, "test").prompt.rpartition("\n")[0] in texts[0]
+        for question, text in zip(asked, texts):
+            assert answer_of(prompt, text) == question.correct
+            words = {question.prompt[start:end] for _, start, end in question.occurrences}
+            assert all(word in text for word in words) and question.correct in words
+
+
+def test_the_command_writes_rows_that_plot_reads(run_command_in_process, tmp_path, undocumented):
+    folder, rows = tmp_path / "model", tmp_path / "rows.json"
+    untrained_bridge("llama", folder)
+    score = "score", "--model", folder, "--formulation", "equations", "kingdoms", "--questions", 3
+    done = run_command_in_process("llm", *score)
+    assert done.returncode == 2 and "at most the model's 64 tokens, found" in done.stderr
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "max_position_embeddings": 999}))
+    score = (*score, "--steps", 1, 2, "--json", rows, "--out", tmp_path / "figure.html")
+    done = run_command_in_process("llm", *score)
+    assert (done.returncode, done.stderr) == (0, "") and (tmp_path / "figure.html").exists()
+    data = json.loads(rows.read_text())
+    asked = [(row["formulation"], row["steps"], row["questions"]) for row in data["rows"]]
+    assert asked == [("equations", 1, 4), ("equations", 2, 4), ("kingdoms", None, 4)]
+    assert not undocumented(data)
+    again = run_command_in_process("llm", "plot", rows)
+    assert again.stdout == done.stdout.split("numbers:")[0]
