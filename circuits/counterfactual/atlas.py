@@ -10,14 +10,13 @@ from itertools import product
 from typing import Any, NamedTuple
 
 from retrieval_interp.circuits.circuit import Head
-from retrieval_interp.circuits.counterfactual.mechanism import Patch, with_counterfactual
+from retrieval_interp.circuits.counterfactual.mechanism import Patch
 from retrieval_interp.circuits.counterfactual.search import Recovery, Share
 from retrieval_interp.circuits.counterfactual.units import MetricTask, Unit, estimate_units, losing
-from retrieval_interp.circuits.fits import draw_batch
+from retrieval_interp.circuits.counterfactual.why import draw_prompts
 from retrieval_interp.circuits.hooks import measuring
 from retrieval_interp.circuits.losses import Progress, no_progress
-from retrieval_interp.tasks import Batch, InputError, Task
-from retrieval_interp.tasks.sampling import Split
+from retrieval_interp.tasks import InputError, Task
 from retrieval_interp.tasks.shown import shown
 
 
@@ -101,7 +100,7 @@ def atlas(
     chosen: set[Head] = set()
     with measuring(model):
         for task in progress(list(tasks.values()), "choosing heads"):
-            batch = _drawn(model, task, examples, seed, "discovery")
+            batch, _ = draw_prompts(model, task, examples, seed, "discovery")
             effects = estimate_units(model, MetricTask(task), batch).heads.sum(0).mean(0)
             order = effects.abs().flatten().argsort(descending=True)[:most].tolist()
             chosen |= {Head(*divmod(place, effects.shape[1])) for place in order}
@@ -111,7 +110,7 @@ def atlas(
         gaps: dict[str, float] = {}
         for name, head in progress(list(product(tasks, heads)), "ablating heads"):
             if name not in lost:
-                batch = _drawn(model, tasks[name], examples, seed, "test")
+                batch, _ = draw_prompts(model, tasks[name], examples, seed, "test")
                 recovery = Recovery(model, MetricTask(tasks[name]), batch)
                 recovery.check_gap()
                 lost[name], halves[name], gaps[name] = {}, (set(), set()), recovery.gap
@@ -125,12 +124,6 @@ def atlas(
                 lost[name][head] = Lost(output, attention, values)
     sets = {name: (frozenset(first), frozenset(second)) for name, (first, second) in halves.items()}
     return Atlas(tuple(heads), lost, sets, gaps, least)
-
-
-def _drawn(model: Any, task: Task, examples: int, seed: int, split: Split) -> Batch:
-    device = next(model.parameters()).device
-    batch = draw_batch(task, examples, seed, device, split)
-    return with_counterfactual(model, batch, task.counterfactual(batch, seed))
 
 
 def _lost(recovery: Recovery, head: Head, patch: Patch) -> tuple[Share, Any]:

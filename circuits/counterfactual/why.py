@@ -78,39 +78,18 @@ def why(
     if patch not in PATCHES:
         raise InputError(f"patch: expected one of {', '.join(PATCHES)}, found {patch!r:.40}")
     from_data(int, examples, "examples")
-    words = {"answer": answer, "wrong": wrong, "place": place}
-    words |= {} if callable(counterfactual) else {"counterfactual": counterfactual or ""}
-    if not isinstance(what, str) and (unused := [name for name in words if words[name]]):
-        raise InputError(f"{unused[0]}: expected a prompt with it, found {type(what).__name__}")
-    start, question = monotonic(), None
-    if isinstance(what, Task):
-        task = what
-    elif not isinstance(what, str):
-        task = _pairs(model, what)
-    elif isinstance(counterfactual, str):
-        if not (answer and wrong):
-            raise InputError("expected an answer and a wrong one with a counterfactual, found none")
-        both_answers = [word if word[:1].isspace() else f" {word}" for word in (answer, wrong)]
-        task = _pairs(model, [Pair(what, counterfactual, (both_answers[0],), (both_answers[1],))])
-    else:
-        limit = math.inf if time is None else time
+    start, limit = monotonic(), math.inf if time is None else time
+    if isinstance(what, str) and not isinstance(counterfactual, str):
         with measuring(model):
             question = ask(model, what, answer, wrong, place, seed, limit, progress)
-        task = question.task(model.tokenizer)
-    metric_task, device = MetricTask(task, metric), next(model.parameters()).device
+        task: Task = question.task(model.tokenizer)
+    else:
+        task, question = _task(model, what, answer, wrong, place, counterfactual), None
+    metric_task = MetricTask(task, metric)
+    others = counterfactual if callable(counterfactual) else None
 
     def draw(count: int, split: Split) -> tuple[Batch, Batch]:
-        """Draw prompts, with their counterfactuals' attention; and these."""
-        changed: Batch | None = None
-        if isinstance(task, PairsTask):
-            batch, changed = task.with_others(min(count, max(1, len(task) // 2)), device, split)
-        else:
-            batch = draw_batch(task, count, seed, device, split)
-        if callable(counterfactual):
-            changed = counterfactual(batch, seed)
-        elif changed is None:
-            changed = task.counterfactual(batch, seed)
-        return with_counterfactual(model, batch, changed), changed
+        return draw_prompts(model, task, count, seed, split, others)
 
     drawn, drawn_changed = draw(2 * examples, "discovery")
     measured, measured_changed = draw(examples, "test")
@@ -133,6 +112,46 @@ def why(
         held_out = measured, measured_changed
         explanation = explain(model, metric_task, search, *held_out, controls, seed, progress)
     return replace(explanation, question=question)
+
+
+def draw_prompts(
+    model: Any,
+    task: Task,
+    count: int,
+    seed: int,
+    split: Split,
+    counterfactual: Callable[[Batch, int], Batch] | None = None,
+) -> tuple[Batch, Batch]:
+    """Draw a task's prompts with what attention does on their counterfactuals; and these."""
+    device, changed = next(model.parameters()).device, None
+    if isinstance(task, PairsTask):
+        batch, changed = task.with_others(min(count, max(1, len(task) // 2)), device, split)
+    else:
+        batch = draw_batch(task, count, seed, device, split)
+    if counterfactual is not None or changed is None:
+        changed = (counterfactual or task.counterfactual)(batch, seed)
+    return with_counterfactual(model, batch, changed), changed
+
+
+def _task(
+    model: Any,
+    what: str | Task | Sequence[Pair],
+    answer: str,
+    wrong: str,
+    place: str,
+    counterfactual: Any,
+) -> Task:
+    """What is asked as a task: one that is given, or pairs of prompts."""
+    if isinstance(what, str):
+        if not (answer and wrong):
+            raise InputError("expected an answer and a wrong one with a counterfactual, found none")
+        right, other = (word if word[:1].isspace() else f" {word}" for word in (answer, wrong))
+        return _pairs(model, [Pair(what, counterfactual, (right,), (other,))])
+    words = {"answer": answer, "wrong": wrong, "place": place}
+    words |= {} if callable(counterfactual) else {"counterfactual": counterfactual or ""}
+    if unused := [name for name in words if words[name]]:
+        raise InputError(f"{unused[0]}: expected a prompt with it, found {type(what).__name__}")
+    return what if isinstance(what, Task) else _pairs(model, what)
 
 
 def _pairs(model: Any, pairs: Sequence[Pair]) -> PairsTask:
