@@ -97,7 +97,7 @@ def _differ(a: Tensor, b: Tensor, scale: Tensor) -> bool:
 
 
 def _changes(hooked: Cache, intact: Cache, layer: int, weights: Tensor) -> tuple[Tensor, str, bool]:
-    """Return a layer's change by head, [head batch pos d_model]; where it is; if z explains it."""
+    """Return a layer's change by head, [head batch pos d_model], its hook, and if z explains it."""
     block, shape = f"blocks.{layer}.", "bphd,hdm->hbpm"
     z = block + _CACHED[1]
     place = next(block + part for part in _CACHED[2:] if block + part in intact)

@@ -210,7 +210,7 @@ def read_patterns(
 
 
 def _weighing(circuit: Circuit, layer: int, pattern: Tensor, batch: Batch) -> Tensor:
-    """A layer's pattern; of heads that keep some of it, else that on the counterfactual prompt."""
+    """Return a layer's pattern; of patched heads the attention that weighs their values."""
     pattern = pattern.clone()
     for head, mechanism in circuit.mechanisms.items():
         if head.layer == layer and isinstance(mechanism, Counterfactual):

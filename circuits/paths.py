@@ -53,7 +53,7 @@ class RolePath(NamedTuple("RolePath", [("dest", int), ("src", int)])):
 
     @classmethod
     def join(cls, dest: str, src: str, roles: Roles) -> "RolePath":
-        """From the names of its roles."""
+        """Make a path from the names of its roles."""
         path = cls(parse_role(dest, roles), parse_role(src, roles))
         return path if isinstance(roles, int) else path.named(roles)
 

@@ -142,12 +142,15 @@ class Bar:
         if tolerance is None:
             tolerance = tolerance_of(task, float(intact.mean()), uninformed)
         self.tolerance, self.loss = tolerance, min(tolerance, uninformed)
-        self._common = intact if relative else torch.zeros_like(intact)
+        self._subtracted = intact if relative else torch.zeros_like(intact)
 
     def above(self, losses: Float[Tensor, " few"], errors: float = 0.0) -> float:
-        """Return how far losses, of all or the first examples, are above it, plus some errors."""
-        rise = losses - self._common[: len(losses)]
-        allowed = self.loss - float(self._common.mean())
+        """Return the mean loss plus some standard errors, minus the bar; below 0 is below it.
+
+        Of all examples, or the first.
+        """
+        rise = losses - self._subtracted[: len(losses)]
+        allowed = self.loss - float(self._subtracted.mean())
         return float(rise.mean()) + errors * standard_error(rise) - allowed
 
     def side(self, losses: Float[Tensor, " few"]) -> bool | None:

@@ -22,7 +22,7 @@ Row = dict[str, str]  # the words of a prompt, by mark, and its answer
 
 
 class Facts(ri.TemplateTask):
-    """Prompts whose answer hangs on some of their words; in the counterfactual others stand there.
+    """Prompts whose answer depends on some words, which the counterfactual replaces.
 
     Args:
         template: a text with marks.

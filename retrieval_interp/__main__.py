@@ -19,7 +19,7 @@ COMMANDS = {
     "emergence": "show when each attention path appears in a training run",
     "sweep": "train a grid of models (paper, section 7)",
     "reproduce": "compare the paper's claims with our numbers",
-    "llm": "plot how well language models answer (paper, figure 2)",
+    "llm": "compute or plot how well language models answer (paper, figure 2)",
     "list": "list checkpoints, presets, grids and tasks",
 }
 

@@ -4,7 +4,6 @@ Every method returns something that a notebook draws and a terminal prints; noth
 """
 
 import asyncio
-import inspect
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -321,8 +320,8 @@ class Workbench:
     def counterfactual_words(self) -> str:
         """What the counterfactual prompts are."""
         if self.question is not None:
-            return f"The prompt with other words in place of {self.question.place.text.strip()!r}."
-        return (inspect.getdoc(type(self.task).counterfactual) or "").split("\n")[0]
+            return f"the prompt with other words in place of {self.question.place.text.strip()!r}"
+        return self.task.counterfactual_words
 
     def counterfactual_of(self, example: int) -> str:
         """Return an example's counterfactual in words, if the circuit patches heads from it."""

@@ -15,7 +15,7 @@ class InputError(ValueError):
 
 
 def nearest(word: str, known: Iterable[str], otherwise: str = "") -> str:
-    """The known words that are nearly this one, by `or`; without any, what stands for them all."""
+    """Return the known words spelt most like this one, joined by `or`; else `otherwise`."""
     by_letters = {name.lower(): name for name in known}
     close = get_close_matches(word.lower(), by_letters, 2, 0.6)
     return " or ".join(by_letters[name] for name in close) or otherwise

@@ -99,6 +99,7 @@ class Task:
     loss_name: ClassVar[str] = "loss"  # in tables
     fixed: ClassVar[bool] = False  # whether examples are given, and so the same for every seed
     answer_roles: tuple[int, ...] = ()  # roles at which the loss reads outputs; (): at any position
+    counterfactual_words: ClassVar[str] = "other examples with the same roles"
     answer_role: int | None = None  # the role of the answer itself, if it stands in the prompt
     plateau: float | None = None  # the loss of a model that has learned nothing, if known
     tolerance: float | None = None  # a working circuit loses less; None: keeps 95%

@@ -41,6 +41,7 @@ class RepeatedTokensTask(TokenTask):
         rotate: whether the second copy begins at a random place.
     """
 
+    counterfactual_words = "the second copy drawn anew"
     length: int = number(16, least=2, most=MAX_WORDS)
     alphabet: int = number(64, least=2, most=MAX_WORDS - 1)
     rotate: bool = True

@@ -37,6 +37,7 @@ class TrainingTask(Task):
     Subclasses define the sizes below, what is `asked`, and `draw`; roles may have labels.
     """
 
+    counterfactual_words = "the question about another chain"
     name: ClassVar[str]  # in files
     symbol_width: int | None = None  # components of an input vector that encode its symbol
     d_in: int  # components of an input vector, or the size of the vocabulary

@@ -43,7 +43,7 @@ def test_names_files_and_run_folders_are_found(tmp_path, saved):
 def test_what_is_no_checkpoint_is_refused(tmp_path, saved):
     with pytest.raises(ri.InputError, match="'nothing': expected a shipped name"):
         load_checkpoint("nothing")
-    with pytest.raises(ri.InputError, match="none of these; those of steps are in the repository"):
+    with pytest.raises(ri.InputError, match="found none; those of steps are in the repository"):
         ri.load_checkpoint("transformer-d-step-1")
     with pytest.raises(ri.InputError, match="expected a run folder with checkpoints/step-"):
         load_checkpoint(tmp_path)

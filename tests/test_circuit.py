@@ -61,7 +61,7 @@ def test_json_has_the_documented_keys_and_a_line_a_head():
 
 @pytest.mark.parametrize("text", ["L1H0", "1.0", "L-1.H0", "L1.H0x", "", "H0.L1"])
 def test_other_texts_are_no_head(text):
-    with pytest.raises(InputError, match="expected a head such as L1.H0, found"):
+    with pytest.raises(InputError, match="expected a head such as L[01].H[01], found"):
         ri.Head.parse(text)
 
 
@@ -76,9 +76,9 @@ def row(**changes):
         ({}, "expected the key 'heads', which is missing"),
         ({"heads": [], "extra": 1}, "expected the keys .* found 'extra'"),
         ({"heads": [], "enabling": [3]}, r"enabling\[0\]: expected text, found 3"),
-        ({"heads": [row(mechanism="role-mean")]}, "expected the key 'weights' for a role-mean"),
+        ({"heads": [row(mechanism="role-mean")]}, "role-mean: expected the key 'weights'"),
         ({"heads": [row(), row()]}, "expected every head once, .* found L0.H0 twice"),
-        ({"heads": [row(mechanism="hot")]}, "expected a mechanism of original, .* found 'hot'"),
+        ({"heads": [row(mechanism="hot")]}, "expected the mechanism one-hot, found 'hot'"),
         ({"heads": [row(paths=[["s0", "s9"]])]}, "expected a role from s0 to s6, found 's9'"),
         ({"heads": [row(paths=[["s0", "s2"], ["s0", "s4"]])]}, "expected one source per role"),
     ],

@@ -60,7 +60,7 @@ PRINTED = {
     "docs/guide/notebook.md": [],
     "docs/guide/other-tools.md": ["here 7.9086", "here 0.0326", "k: EAP +0.0021, patched +8.12"],
     "docs/guide/own-model.md": ["Sufficient: with 4 of 4 heads replaced"],
-    "docs/guide/scan.md": ["L1.H0 uniform 0.54 +3.6150 +2.5915", "2 99%"],
+    "docs/guide/scan.md": ["L1.H0 uniform 0.54 +3.6150 +2.5915", "1 100%"],
     "docs/guide/task.md": [],
     "docs/guide/why.md": ["recovered by 2 paths of 2 heads", "It enables L4.H0 to C of B->C"],
 }

@@ -130,7 +130,7 @@ def test_choices_and_heads_say_what_is_kept(page, bench):
 def test_with_nothing_kept_the_counterfactual_prompts_are_named_and_their_attention_shown(bench):
     page = explored(bench)
     ask(page, "keep")
-    assert "Counterfactual prompts: The questions about another chain" in page.page["said"]
+    assert "Counterfactual prompts: the question about another chain" in page.page["said"]
     _, there = bench.model.run_with_cache(bench.counterfactual.inputs)
     torch.testing.assert_close(weights(page.page["look"]), there["pattern", 0][0, 0])
     ask(page, "toggle", path="L2.H1 s0<-s2")

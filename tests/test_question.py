@@ -1,4 +1,4 @@
-"""What the answer to a prompt hangs on, changes that turn it, and what is asked instead."""
+"""What the answer to a prompt depends on, changes that turn it, and what is asked instead."""
 
 import json
 import random
@@ -35,7 +35,8 @@ def test_changes_of_one_token_turn_the_answer(llama):
     assert all(weight.grad is None for weight in model.parameters())
     strongest = max(question.places, key=lambda place: place.falls)
     assert (
-        f"That hangs on {strongest.text.strip()!r} ({strongest.falls:.1f})" in question.sentences[1]
+        f"That depends on {strongest.text.strip()!r} ({strongest.falls:.1f})"
+        in question.sentences[1]
     )
     for change in question.changes:
         changed = read(change.prompt)
@@ -137,7 +138,7 @@ def test_changed_prompts_have_the_logits_of_whole_runs(tmp_path, family):
 @pytest.mark.parametrize(
     ("prompt", "how", "message"),
     [
-        (f"{SENTENCE} ", {}, "expected no blank at the end"),
+        (f"{SENTENCE} ", {}, "expected no trailing space"),
         (SENTENCE * 40, {}, "expected at most the model's 64 tokens, found"),
         (SENTENCE, {"answer": " Mary", "wrong": "Mary"}, "expected another wrong answer"),
         (SENTENCE, {"place": "nowhere"}, "place: expected words of"),
@@ -198,8 +199,8 @@ def test_a_third_name_is_put_in_place():
     alike = resampled.counterfactual(batch)
     assert all(row.tolist() in batch.inputs.tolist() for row in alike.inputs)
     assert bool((alike.inputs != batch.inputs).any(1).all())
-    with pytest.raises(ri.InputError, match="expected another example with its roles at the same"):
-        resampled.counterfactual(batch[:1])
+    alone = resampled.counterfactual(batch[:1])  # another example is drawn
+    assert bool((alone.inputs != batch.inputs[:1]).any())
     real = torch.tensor([[0, 1, 1], [1, 1, 1], [0, 1, 1], [1, 1, 1]])
     padded = ri.Batch(
         torch.arange(12).view(4, 3), torch.arange(4)[:, None], torch.full((4, 1, 1), 2), real
@@ -207,8 +208,13 @@ def test_a_third_name_is_put_in_place():
     for seed in range(4):  # the one with the same padding
         other = ri.Task().counterfactual(padded, seed)
         assert torch.equal(other.inputs, padded.inputs[[2, 3, 0, 1]])
-    with pytest.raises(ri.InputError, match="the same padding"):
-        ri.Task().counterfactual(padded[:2])
+
+    class Two(ri.Task):
+        def sample(self, n, *_, **options):
+            return padded[:2]
+
+    with pytest.raises(ri.InputError, match="the same padding .* found none for 2 of 2 examples"):
+        Two().counterfactual(padded[:2])
     with pytest.raises(ri.InputError, match="counterfactual: expected one of END"):
         giving({"X": ["Ann"]})
     with pytest.raises(ri.InputError, match="at least three words of one token for S2"):

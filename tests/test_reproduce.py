@@ -170,7 +170,7 @@ def test_each_path_has_to_cost_what_the_papers_do(combined, first, later, said, 
 
 def test_transformer_d_and_its_circuit_are_judged_by_the_papers_losses():
     package = Evidence(Path("/nowhere"))
-    trained = package.trained("transformer-d")
+    trained = package.trained("transformer-d", "")
     for fresh, combined, verdict in (
         (0.0310, 0.0450, "reproduced"),
         (0.0311, 0.0400, "not reproduced"),

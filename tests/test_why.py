@@ -203,7 +203,7 @@ def test_a_circuit_of_what_is_kept_is_built_by_clicking(tmp_path):
     assert "L2.H0 keeps" in again.drawing() and "is recovered" in page.page["said"]
     with pytest.raises(ri.InputError, match="expected a batch with a counterfactual"):
         Scorer(bench.model, bench.task, bench.task.sample(2)).loss(bench.circuit)
-    with pytest.raises(ri.InputError, match="expected a head, a row or a path"):
+    with pytest.raises(ri.InputError, match="expected a role from s0 to s6, found 's2<-s3'"):
         bench.keep("L2.H0 s0<-s2<-s3")
 
 

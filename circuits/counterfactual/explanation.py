@@ -160,7 +160,7 @@ class Explanation:
         if self.metric != LOGITS or not intact > 0 or intact - nothing >= _WEAK * intact:
             return []
         part = max(0.0, (intact - nothing) / intact)
-        return [f"Only {part:.0%} of the {self.metric} hangs on what was changed."]
+        return [f"Only {part:.0%} of the {self.metric} depends on what was changed."]
 
     def _metric_drop(self) -> str:
         """Say how far the metric falls when all heads are patched."""

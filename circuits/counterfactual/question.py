@@ -1,6 +1,6 @@
 """Counterfactuals of one prompt: changes of a word that change the model's answer.
 
-1. The *kind* of an answer is the set of tokens it competes with: those of its form (behind a blank,
+1. The *kind* of an answer is the set of tokens it competes with: those of its form (after a space,
    with a capital, of letters) whose embeddings are nearest to its own.
 2. Every word is replaced a few times, each of its tokens by its nearest embeddings and by what the
    model itself predicts there, of the same form. Its *fall* says how much the answer depends on it:
@@ -144,7 +144,7 @@ class PromptQuestion:
         falls = [f"{(x.text.strip() or x.text)!r} ({x.falls:.1f})" for x in first if x.falls > 0]
         if len(self.places) == 1 or not falls:
             return [f"{says}.", f"{put[0].upper()}{put[1:]}."]
-        return [f"{says}.", f"That hangs on {listed(falls, 'and')}, in nats; {put}."]
+        return [f"{says}.", f"That depends on {listed(falls, 'and')}, in nats; {put}."]
 
 
 @torch.no_grad()
@@ -188,7 +188,7 @@ def ask(
         given_wrong = Wrong(word, likely, asking.rank(wrong_tokens[0]))
     right = tokens[0]
     places = list[Place]()
-    for span in progress(asking.places(right, kind, place), "what the answer hangs on"):
+    for span in progress(asking.places(right, kind, place), "what the answer depends on"):
         if not places or monotonic() < asking.until:
             falls = asking.falls(span, right, kind[:NEAREST])
             places.append(Place(span.start, span.stop, asking.text(asking.ids, span), falls))
@@ -263,7 +263,7 @@ class _Asking:
         if tokenizer is None:
             raise InputError("expected a model with a tokenizer, found none; use a task")
         if prompt[-1:].isspace():
-            raise InputError(f"prompt: expected no blank at the end, found {prompt[-20:]!r}")
+            raise InputError(f"prompt: expected no trailing space, found {prompt[-20:]!r}")
         self.model, self.tokenizer, start = model, tokenizer, monotonic()
         self.until, self.end = start + ASKING * time, start + time
         self.ids = token_ids(tokenizer, prompt)

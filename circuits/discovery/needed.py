@@ -89,7 +89,7 @@ def minimal_sets(
 
     Args:
         items: the items, those whose removal should do most harm first.
-        breaks: whether removing some items breaks it; removing more must not mend it.
+        breaks: whether removing some items breaks it; removing more must not repair it.
         most: nodes of the tree that are visited at most; of very many sets some are not found.
 
     >>> minimal_sets("abcde", lambda lost: "b" in lost or len({"a", "d", "e"} & set(lost)) > 1)

@@ -224,7 +224,7 @@ def _head_lines(
 
 
 def head_colors(circuit: Circuit) -> dict[Head, str]:
-    """Choose a colour for each head with arrows, different in a layer of eight."""
+    """Choose a colour for each head with arrows; the first eight heads of a layer differ."""
     heads = sorted({path.head for path in drawn_paths(circuit)})
     return {
         head: COLORS[number % len(COLORS)]

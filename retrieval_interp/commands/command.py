@@ -188,9 +188,9 @@ def check_outputs(outputs: Mapping[str, Path | None], inputs: Iterable[Path | No
 
 
 def check_model(name: str, add: str = "") -> None:
-    """Refuse what is no model's name, or one without a task, to which the option to `add` is said.
+    """Raise InputError if there is no model of this name, before libraries are loaded.
 
-    Before libraries are loaded, which takes seconds.
+    Also if it has no task, and `add` names options that would give it one.
     """
     if not _has_task(name):
         if add:
@@ -208,7 +208,7 @@ def check_model(name: str, add: str = "") -> None:
 
 
 def _has_task(name: str) -> bool:
-    """Whether a name is that of a checkpoint, if of anything."""
+    """Whether a name can only be a checkpoint's, which has its task."""
     folder = Path(name)
     hugging = (folder / "config.json").is_file() and any(folder.glob("model*.safetensors"))
     return not (hugging or name in PACKAGED or name.startswith("hf:") or ".py:" in name)
@@ -254,7 +254,7 @@ def load_model(name: str, device: str, task: str | None = None) -> tuple[Any, An
 
 
 def named_in(place: str) -> Any:
-    """What a Python file, which is run once, calls so: `FILE.py:NAME`."""
+    """Run a Python file, once per process, and return what it calls so (`FILE.py:NAME`)."""
     path, _, name = place.rpartition(":")
     names = _run_once(path) if Path(path).is_file() else {}
     if name not in names:
@@ -263,7 +263,7 @@ def named_in(place: str) -> Any:
 
 
 def own_task(place: str) -> Any:
-    """The task that a Python file calls so, or what a class or function of it makes."""
+    """Return the task at `FILE.py:NAME`, or what calling the class or function there returns."""
     from retrieval_interp.tasks import Task
 
     task = named_in(place)

@@ -19,7 +19,7 @@ class ExploreOptions(command.ExampleOptions):
         task: FILE.py:NAME of an `ri.Task`; by default the checkpoint's.
         prompt: a text, up to where the answer comes, in place of a task.
         answer: what follows the prompt; by default what the model says.
-        place: the words of the prompt that are changed; by default the word on which most hangs.
+        place: the words of the prompt that are changed; by default the word on which most depends.
         circuit: begin with this circuit.
         tolerance: the loss that a working circuit stays below; by default the task's own.
         port: of 127.0.0.1; by default any free one.

@@ -86,9 +86,9 @@ def main(argv: Sequence[str], prog: str = "retrieval-interp llm") -> None:
     commands: dict[str, Any] = {"score": (ScoreOptions, score), "plot": (PlotOptions, plot)}
     name = argv[0] if argv else ""
     if name in ("--help", "-h"):
-        return print(f"usage: {prog} {{score,plot}} [--help]")
+        return print(f"usage: {prog} [-h] {{score,plot}} ...")
     if name not in commands:
-        raise InputError(f"expected score or plot, found {name!r:.60}")
+        raise InputError(f"expected score or plot, found {name or 'nothing'}; see {prog} --help")
     kind, run = commands[name]
     options = parse_options(kind, argv[1:], f"{prog} {name}")
     files = {"--out": options.out, "--json": options.json}

@@ -26,7 +26,7 @@ class WhyOptions(command.MeasuringOptions):
         prompt: a text, up to where the answer comes.
         answer: what follows the prompt; by default what the model says.
         wrong: what could follow instead; by default what the model says after each change.
-        place: the words of the prompt that are changed; by default the word on which most hangs.
+        place: the words of the prompt that are changed; by default the word on which most depends.
         counterfactual: a prompt with as many tokens that asks something else, in place of changes.
         pairs: a file of prompts with a counterfactual each: JSON of auto-circuit, JSON lines of
             feature-circuits, CSV of EAP-IG and MIB, or two of PEAP, the second one with the

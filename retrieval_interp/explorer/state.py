@@ -187,8 +187,10 @@ def _adding(circuit: Circuit, path: HeadPath) -> str:
 
 
 class Exploring:
-    """One page's view of a workbench: `publish` is told its HTML after every change, and `later`
-    calls a function in the thread that answers, after what has been asked until then.
+    """One page's view of a workbench.
+
+    `publish` receives its HTML after every change, and `later(f)` queues f for the thread that
+    answers messages.
     """
 
     def __init__(self, bench: Workbench, publish: Callable[[str], Any], later: Later):
@@ -288,7 +290,7 @@ class Exploring:
 
     def _ask(self, place: str) -> None:
         """Ask about another place of the prompt, of which nothing is known yet."""
-        self.busy = f"asking what hangs on {place!r}"
+        self.busy = f"asking what depends on {place!r}"
         self._show()
         self.busy = ""
         self.losses.clear()

@@ -148,7 +148,7 @@ def read_json_lines(path: Path) -> Iterator[dict[str, Any]]:
         except ValueError:
             if number < len(lines):
                 raise InputError(
-                    f"{path}: expected JSON in line {number}, found {line!r:.60}; mend or remove it"
+                    f"{path}: expected JSON in line {number}, found {line!r:.60}; fix or remove it"
                 ) from None
 
 

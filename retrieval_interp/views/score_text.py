@@ -109,7 +109,7 @@ def _place(path: HeadPath, names: Sequence[str]) -> Row:
 
 
 def serves(enables: Sequence[Enabled], names: Sequence[str]) -> list[str]:
-    """Which later paths are enabled, and which carry it on, each with the side that misses it."""
+    """Say which later paths are enabled, and which carry it on, by the side that loses most."""
     said: dict[str, list[str]] = {}
     for later in enables:
         how = "carried on by" if later.side == "value" else "enables"

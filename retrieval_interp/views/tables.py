@@ -47,7 +47,7 @@ def with_error(loss: float, se: float) -> str:
 
 
 def _digits(error: float) -> int:
-    """How many digits behind the point a number has up to the first of its error."""
+    """How many digits after the decimal point a number has up to the first of its error."""
     return max(0, -math.floor(math.log10(error))) if error > 0 else 1
 
 

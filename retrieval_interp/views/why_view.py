@@ -106,7 +106,7 @@ def covered(place: Place) -> range:
 
 
 def question_tokens(question: PromptQuestion, tokenizer: Any) -> list[dict[str, Any]]:
-    """A prompt's tokens, and how much hangs on those that were tried, as a share of the most."""
+    """A prompt's tokens, and how much depends on those that were tried, as a share of the most."""
     most = max(place.falls for place in question.places)
     places = {number: place for place in question.places for number in covered(place)}
     return [

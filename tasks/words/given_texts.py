@@ -147,9 +147,10 @@ class PairsTask(text_task.AnswerTask):
         tokenizer: a Hugging Face tokenizer that gives offsets (a fast one).
     """
 
+    counterfactual_words = "the second prompt of each pair"
     loss_meaning = "cross entropy between the answers and the wrong ones, in nats"
     fixed = True
-    n_behind = 0  # tokens of the answer behind END
+    n_behind = 0  # tokens of the answer after END
 
     def __init__(self, pairs: Sequence[Pair], tokenizer: Any):
         super().__init__(tokenizer)

@@ -327,6 +327,8 @@ class PromptTask(TextTask):
     with their answers, the same ones for all questions of a seed.
     """
 
+    counterfactual_words = "the question about another chain"
+
     def __init__(self, prompt: Prompt, tokenizer: Any, solved: int = 0):
         self.prompt, self.n_answers, self.n_solved = prompt, round(1 / prompt.chance), solved
         if isinstance(prompt, LinearPrompt):

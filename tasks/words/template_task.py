@@ -52,8 +52,10 @@ class TemplateTask(TextTask):
             and `S1+1` for the token after the mark S1. By default END, then the marks of the first
             template from last to first, then those that only others have.
         counterfactual: for some roles, the words to put there in a counterfactual prompt, each one
-            token behind a blank; by default it is another example with roles at the same positions.
+            token after a space; by default it is another example with roles at the same positions.
     """
+
+    counterfactual_words = "other words at the given roles, or other examples of the layout"
 
     def __init__(
         self,
@@ -231,7 +233,7 @@ class IndirectObjectTask(TemplateTask):
     """Indirect object identification (IOI): to whom something is given, for language models.
 
     Six sentences, each with the indirect object IO before the subject S1 (ABB) and after it (BAB);
-    the subject is named again as S2. Of 83 first names those of one token behind a blank are used.
+    the subject is named again as S2. Of 83 first names those of one token after a space are used.
     """
 
     def __init__(self, tokenizer: Any):
@@ -251,7 +253,7 @@ class IndirectObjectTask(TemplateTask):
 
 
 def one_token_words(tokenizer: Any, words: Sequence[str]) -> dict[str, int]:
-    """Return the words that are one token behind a blank, with their tokens."""
+    """Return the words that are one token after a space, with their tokens."""
     expect_offsets(tokenizer)
     texts = ["to", *(f"to {word}" for word in words)]
     before, *read = tokenizer(texts, add_special_tokens=False)["input_ids"]
