@@ -36,7 +36,7 @@ _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 Stream = dict[int, Float[Tensor, "batch chain d_model"]]  # by role, as far as it is known
 
 
-class Row(NamedTuple):
+class AttentionRow(NamedTuple):
     """The attention row of one role in one head.
 
     Attributes:
@@ -51,14 +51,14 @@ class Row(NamedTuple):
     cut: frozenset[int] = frozenset()
 
     @classmethod
-    def of(cls, mechanism: Mechanism, dest: int) -> "Row":
+    def of(cls, mechanism: Mechanism, dest: int) -> "AttentionRow":
         sources = mechanism.shares(dest)
         if mechanism.keeps_own:
             return cls(ORIGINAL, (), frozenset(src for src, _ in sources or ()))
         return cls(mechanism, ()) if sources is None else cls(None, sources)
 
 
-LayerRows = list[list[Row]]  # by head and role
+LayerRows = list[list[AttentionRow]]  # by head and role
 
 
 @dataclass(frozen=True)
@@ -155,8 +155,8 @@ class RoleRuns:
     def _rows(self, circuit: Circuit) -> list[LayerRows]:
         circuit.check_fits(self.cfg.n_layers, self.cfg.n_heads)
 
-        def rows(layer: int, head: int) -> list[Row]:
-            return [Row.of(circuit[layer, head], dest) for dest in range(self.n_roles)]
+        def rows(layer: int, head: int) -> list[AttentionRow]:
+            return [AttentionRow.of(circuit[layer, head], dest) for dest in range(self.n_roles)]
 
         layers, heads = range(self.cfg.n_layers), range(self.cfg.n_heads)
         return [[rows(layer, head) for head in heads] for layer in layers]
@@ -180,7 +180,7 @@ class RoleRuns:
             needed.insert(0, needed[0].union(*sources))
         return needed
 
-    def _sources(self, row: Row, dest: int) -> set[int]:
+    def _sources(self, row: AttentionRow, dest: int) -> set[int]:
         return {src for src, _ in row.sources} if row.mechanism is None else self.visible[dest]
 
     def _layer(self, layer: int, stream: Stream, rows: LayerRows, dests: list[int]) -> Stream:
@@ -204,7 +204,7 @@ class RoleRuns:
         self,
         attn: Any,
         head: int,
-        row: list[Row],
+        row: list[AttentionRow],
         dests: list[int],
         normalized: Callable[[int], Tensor],
     ) -> Float[Tensor, "dest batch chain d_model"]:
@@ -255,7 +255,9 @@ class RoleRuns:
         example = torch.arange(len(pattern), device=pattern.device)[:, None, None]
         return pattern[example, self.positions[:, :, None], self.positions[:, None, :]]
 
-    def _cut(self, pattern: Tensor, row: list[Row], dests: list[int], sources: list[int]) -> None:
+    def _cut(
+        self, pattern: Tensor, row: list[AttentionRow], dests: list[int], sources: list[int]
+    ) -> None:
         same = torch.eye(self.n_chains, dtype=torch.bool, device=pattern.device)
         shape = (-1, self.n_chains)
         by_role = pattern.unflatten(2, shape).unflatten(1, shape)  # [batch dest chain src chain]

@@ -11,7 +11,7 @@ import torch
 import retrieval_interp as ri
 from retrieval_interp.commands.command import load_model
 from retrieval_interp.tasks.words.given_texts import NextTokenTask
-from tests.elsewhere import Elsewhere
+from tests.pretended_gpu import PretendedGpu
 from tests.oracles import Lookup, giving, pairs, sentence_tokenizer
 from tests.test_text_task import FORMULATIONS, byte_pairs
 
@@ -31,7 +31,7 @@ def gpu(monkeypatch):
         return nullcontext()
     for name, value in PRETENDED.items():
         monkeypatch.setattr(torch.cuda, name, lambda *_, value=value: value)
-    return Elsewhere()
+    return PretendedGpu()
 
 
 @pytest.fixture

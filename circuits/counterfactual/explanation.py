@@ -105,6 +105,11 @@ class UnitScore:
     origin: Origin | None  # where its contribution by values comes from
     enables: tuple[Enabled, ...]  # later units' paths that lose attention or values without it
 
+    @property
+    def looks_less(self) -> bool:
+        """Whether its head attends less there than on the counterfactual prompts."""
+        return self.attention < self.other - _LESS
+
 
 @dataclass(frozen=True, repr=False)
 class Explanation:
@@ -237,7 +242,7 @@ class Explanation:
             subject = f"{unit.head}: {labels[unit.dest]} looks at places without a name"
         if path is not None:
             dest, src = labels[path.path.dest], labels[path.path.src]
-            less = score.attention < score.other - _LESS and abs(score.where) > abs(score.what)
+            less = score.looks_less and abs(score.where) > abs(score.what)
             subject = f"{unit.head}: {dest} looks {'less ' * less}at {src}"
             if score.kind and not less:
                 subject += f" ({score.kind})"

@@ -40,7 +40,7 @@ class Label(NamedTuple):
     faint: bool = False
 
 
-class Row(NamedTuple):
+class LayerRow(NamedTuple):
     """A layer, or several alike; `bands` name heads that are needed as such."""
 
     labels: list[Label]
@@ -52,7 +52,7 @@ class Drawing(NamedTuple):
     """A circuit as it is drawn: roles from left to right, layers from the bottom."""
 
     columns: dict[int, list[str]]  # for each role the lines below it, the last of them its name
-    rows: list[Row]
+    rows: list[LayerRow]
     names: Sequence[str]  # of the roles
 
 
@@ -106,7 +106,7 @@ def arrange(
         in_row = {path: arrow for path, arrow in styled.items() if path.head.layer in layers}
         bands = [f"{head} {circuit[head]}: needed as such" for head in as_such(enables, layers)]
         labels = list(row_labels(circuit, layers, in_row, batch, enables))
-        rows.append(Row(labels, in_row, bands))
+        rows.append(LayerRow(labels, in_row, bands))
     return Drawing(columns, rows, circuit.role_names)
 
 

@@ -1,7 +1,7 @@
 """Which attention paths do the work: `retrieval-interp ablate --ckpt small` (paper, appendix E)."""
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -41,7 +41,53 @@ class AblateOptions(command.MeasuringOptions):
 
 
 def main(argv: Sequence[str], prog: str = "retrieval-interp ablate") -> None:
+    """Find a circuit or read one, score it on other examples, write files, and print."""
     options = command.parse_options(AblateOptions, argv, prog)
+    _check(options)
+    with command.saying("loading PyTorch and the model"):
+        from retrieval_interp.views.score_text import score_to_dict
+
+        model, task, training = _open(options)
+    typed = f"{prog} {shlex.join(argv)}"
+    device = next(model.parameters()).device
+    batch = task.sample(options.examples, options.seed, device, split="test")
+    circuit, remarks = _find_or_read(options, model, task)
+    if options.save_circuit is not None:
+        record = None if options.circuit else provenance(typed)
+        write_whole(options.save_circuit, circuit.to_json(record))
+    score = ri.score_circuit(model, task, circuit, batch, options.tolerance, progress=progress_bar)
+    if options.alternatives is not None:
+        others = ri.alternatives(
+            model,
+            task,
+            circuit,
+            tolerance=options.tolerance,
+            examples=options.examples,
+            seed=options.seed,
+            time=options.alternatives,
+            progress=progress_bar,
+        )
+        remarks.append(others.text(task))
+    # Files first: the output pipe may close.
+    if options.json is not None:
+        write_json(options.json, score_to_dict(score, options.ckpt, task, options.seed))
+    if options.report is not None:
+        page = ri.render_report(
+            score,
+            model,
+            task,
+            batch,
+            training,
+            name=options.ckpt,
+            seed=options.seed,
+            command=typed,
+            beside=remarks,
+        )
+        write_whole(options.report, page)
+    _print(options, model, task, score, remarks)
+
+
+def _check(options: AblateOptions) -> None:
     options.check(Path(options.ckpt), options.circuit)
     searching = options.one_hot or options.time is not None or options.fewest == "heads"
     if options.circuit is not None and searching:
@@ -51,54 +97,56 @@ def main(argv: Sequence[str], prog: str = "retrieval-interp ablate") -> None:
         found = f"found {options.alternatives:g}"
         raise ri.InputError(f"--alternatives: expected more than 0 seconds, {found}")
     command.check_model(options.ckpt, "--task FILE.py:NAME" * (options.task is None))
-    with command.saying("loading PyTorch and the model"):
-        from retrieval_interp.storage.checkpoint import read_circuit
-        from retrieval_interp.views.score_text import describe, score_to_dict
 
-        name, training = options.ckpt, dict[str, Any]()
-        if options.task is None:
-            checkpoint = ri.load_checkpoint(name, options.device)
-            model, task, training = checkpoint.model, checkpoint.task, checkpoint.training
-        else:
-            model, task = command.load_model(name, options.device, options.task)
-    sizes, device = (model.cfg.n_layers, model.cfg.n_heads), next(model.parameters()).device
-    typed = f"{prog} {shlex.join(argv)}"
-    batch = task.sample(options.examples, options.seed, device, split="test")
-    beside = []
-    if options.circuit is None:
-        names = ("tolerance", "examples", "seed", "time", "fewest")
-        asked = {name: getattr(options, name) for name in names}
-        search = ri.Search(model, task, ri.SearchOptions(shared=not options.one_hot, **asked))
-        circuit = search.run(progress_bar)
-        beside = [front] if (front := search.front_text()) else []
-        del search  # frees the runs that it keeps
-    else:
-        circuit = read_circuit(options.circuit, task, *sizes, f"{name} was trained on")
-    if options.save_circuit is not None:
-        made = None if options.circuit else provenance(typed)
-        write_whole(options.save_circuit, circuit.to_json(made))
-    score = ri.score_circuit(model, task, circuit, batch, options.tolerance, progress=progress_bar)
-    if options.alternatives is not None:
-        how = options.tolerance, options.examples, options.seed, options.alternatives
-        others = ri.alternatives(model, task, circuit, *how, progress=progress_bar)
-        beside.append(others.text(task))
-    # Files first: the output pipe may close.
-    if options.json is not None:
-        write_json(options.json, score_to_dict(score, name, task, options.seed))
-    if options.report is not None:
-        about: Any = {"name": name, "seed": options.seed, "command": typed, "beside": beside}
-        page = ri.render_report(score, model, task, batch, training, **about)
-        write_whole(options.report, page)
-    source = options.circuit and f"read from {options.circuit}"
-    source = source or f"found on {options.examples} other examples, confirmed on as many more"
-    command.say(f"{name}: {describe(model, task)}")
+
+def _open(options: AblateOptions) -> tuple[Any, ri.Task, Mapping[str, Any]]:
+    """The model, its task, and a checkpoint's training record."""
+    if options.task is None:
+        checkpoint = ri.load_checkpoint(options.ckpt, options.device)
+        return checkpoint.model, checkpoint.task, checkpoint.training
+    return *command.load_model(options.ckpt, options.device, options.task), {}
+
+
+def _find_or_read(
+    options: AblateOptions, model: Any, task: ri.Task
+) -> tuple[ri.Circuit, list[str]]:
+    """The circuit, and what is to be said of the search beside it."""
+    if options.circuit is not None:
+        from retrieval_interp.storage.checkpoint import read_circuit
+
+        trained = f"{options.ckpt} was trained on"
+        sizes = model.cfg.n_layers, model.cfg.n_heads
+        return read_circuit(options.circuit, task, *sizes, trained), []
+    search_options = ri.SearchOptions(
+        tolerance=options.tolerance,
+        examples=options.examples,
+        seed=options.seed,
+        time=options.time,
+        shared=not options.one_hot,
+        fewest=options.fewest,
+    )
+    search = ri.Search(model, task, search_options)
+    circuit = search.run(progress_bar)
+    return circuit, [front] if (front := search.front_text()) else []
+
+
+def _print(
+    options: AblateOptions, model: Any, task: ri.Task, score: ri.CircuitScore, remarks: list[str]
+) -> None:
+    from retrieval_interp.views.score_text import describe
+
+    source = f"found on {options.examples} other examples, confirmed on as many more"
+    if options.circuit is not None:
+        source = f"read from {options.circuit}"
     measured = f"measured on {options.examples} examples, seed {options.seed}"
+    command.say(f"{options.ckpt}: {describe(model, task)}")
     command.say(f"circuit {source}; every {task.loss_name} is {measured}")
     command.say(task.loss_meaning)
     print(f"\n{ri.score_table(score, task, terminal_width())}")
     command.say(ri.verdict(score, task))
-    for text in beside:
-        command.say(text)
-    if task.graph is not None and circuit.mechanisms:
-        command.say(ri.describe_flow(circuit, *sizes))
+    for remark in remarks:
+        command.say(remark)
+    if task.graph is not None and score.circuit.mechanisms:
+        sizes = model.cfg.n_layers, model.cfg.n_heads
+        command.say(ri.describe_flow(score.circuit, *sizes))
     command.tell_files(numbers=options.json, circuit=options.save_circuit, report=options.report)

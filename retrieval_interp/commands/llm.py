@@ -22,7 +22,7 @@ from retrieval_interp.commands.command import (
 from retrieval_interp.llm.results import (
     FORMULATIONS,
     WITH_STEPS,
-    Row,
+    AccuracyRow,
     accuracy_figure,
     read_results,
     results_table,
@@ -104,7 +104,7 @@ def main(argv: Sequence[str], prog: str = "retrieval-interp llm") -> None:
     tell_files(numbers=options.json, figure=options.out)
 
 
-def score(options: ScoreOptions) -> list[Row]:
+def score(options: ScoreOptions) -> list[AccuracyRow]:
     """The rows that are done, also where it is interrupted."""
     check_fields(options, "llm score")
     if unknown := [name for name in options.formulation if name not in FORMULATIONS]:
@@ -121,7 +121,7 @@ def score(options: ScoreOptions) -> list[Row]:
         model, _ = load_model(options.model, options.device)
     if getattr(model, "tokenizer", None) is None:
         raise InputError(f"{options.model}: expected a model that reads words, found no tokenizer")
-    rows = list[Row]()
+    rows = list[AccuracyRow]()
     for prompt in asked:
         task = prompts.PromptTask(prompt, model.tokenizer, options.solved)
         try:
@@ -135,7 +135,7 @@ def score(options: ScoreOptions) -> list[Row]:
     return rows
 
 
-def plot(options: PlotOptions) -> list[Row]:
+def plot(options: PlotOptions) -> list[AccuracyRow]:
     rows = read_results(options.logs)
     if not rows:
         raise InputError("expected logs of inspect eval, found none; name files or their folder")

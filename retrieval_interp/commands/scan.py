@@ -65,16 +65,16 @@ def main(argv: Sequence[str], prog: str = "retrieval-interp scan") -> None:
         )
     how = {name: getattr(options, name) for name in ("examples", "seed", "tolerance", "time")}
     how["joint"] = options.joint or options.save_circuit is not None
-    found = ri.scan(model, task if text is None else text, progress=_told, **how)
+    scan = ri.scan(model, task if text is None else text, progress=_told, **how)
     record = {"model": options.model, **provenance(f"{prog} {shlex.join(argv)}")}
     if options.json is not None:
-        write_json(options.json, {"model": options.model, **scan_to_dict(found), "record": record})
+        write_json(options.json, {"model": options.model, **scan_to_dict(scan), "record": record})
     if options.save_circuit is not None:
-        write_whole(options.save_circuit, found.circuit.to_json(record))
+        write_whole(options.save_circuit, scan.circuit.to_json(record))
     if options.report is not None:
-        ri.scan_view(found, model, record).save_html(options.report)
-    command.say(f"{options.model}: {found.task.description}")
-    print(f"\n{scan_text(found, terminal_width())}")
+        ri.scan_view(scan, model, record).save_html(options.report)
+    command.say(f"{options.model}: {scan.task.description}")
+    print(f"\n{scan_text(scan, terminal_width())}")
     command.tell_files(numbers=options.json, circuit=options.save_circuit, report=options.report)
 
 

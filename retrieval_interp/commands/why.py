@@ -80,16 +80,18 @@ def main(argv: Sequence[str], prog: str = "retrieval-interp why") -> None:
     prompt = _asked(options, model, task), options.answer, options.wrong
     names = "counterfactual place keep patch upto examples seed time controls"
     how = {name: getattr(options, name) for name in names.split()}
-    found = ri.why(model, *prompt, progress=progress_bar, **how)
+    explanation = ri.why(model, *prompt, progress=progress_bar, **how)
     record = {"model": options.model, **provenance(f"{prog} {shlex.join(argv)}")}
     if options.json is not None:
-        write_json(options.json, {"model": options.model, **why_to_dict(found), "record": record})
+        write_json(
+            options.json, {"model": options.model, **why_to_dict(explanation), "record": record}
+        )
     if options.report is not None:
-        ri.why_view(found, model, record=record).save_html(options.report)
+        ri.why_view(explanation, model, record=record).save_html(options.report)
     if options.graph is not None:
-        write_json(options.graph, ri.eap_graph(found, model))
-    command.say(f"{options.model}: {found.task.description}")
-    print(f"\n{why_text(found, terminal_width())}")
+        write_json(options.graph, ri.eap_graph(explanation, model))
+    command.say(f"{options.model}: {explanation.task.description}")
+    print(f"\n{why_text(explanation, terminal_width())}")
     command.tell_files(numbers=options.json, report=options.report, graph=options.graph)
 
 

@@ -31,7 +31,7 @@ from retrieval_interp.tasks.shown import counted
 from retrieval_interp.views.attention import patterns_on, position_labels, role_map, role_names
 from retrieval_interp.views.page import render
 from retrieval_interp.views.report import score_parts, task_words
-from retrieval_interp.views.score_text import Row, describe, mechanism_words, shown_paths
+from retrieval_interp.views.score_text import JsonRow, describe, mechanism_words, shown_paths
 from retrieval_interp.views.why_view import question_tokens
 
 T = TypeVar("T")
@@ -132,7 +132,7 @@ def example_map(bench: Workbench, selected: Selection, framed: set[HeadPath]) ->
     return {"tokens": [{"name": token, "label": token} for token in tokens], "rows": rows}
 
 
-def choices(bench: Workbench, head: Head) -> list[Row]:
+def choices(bench: Workbench, head: Head) -> list[JsonRow]:
     """Plausible mechanisms for a head, each with the circuit it would give."""
     circuit, names = bench.circuit, bench.circuit.role_names
     attention = bench.intact_attention[head]
@@ -160,7 +160,7 @@ def choices(bench: Workbench, head: Head) -> list[Row]:
     ]
 
 
-def path_row(bench: Workbench, path: HeadPath) -> Row:
+def path_row(bench: Workbench, path: HeadPath) -> JsonRow:
     """A path in words, its mean attention, and the circuits that say what it is worth."""
     circuit, keeping = bench.circuit, keeps_some(bench.circuit)
     inside = path in carrying_paths(circuit)

@@ -20,7 +20,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from retrieval_interp.circuits.hooks import has_hooks, is_transformers, measuring
 from retrieval_interp.circuits.losses import Progress, no_progress, standard_error
-from retrieval_interp.llm.results import Row
+from retrieval_interp.llm.results import AccuracyRow
 from retrieval_interp.tasks.errors import InputError
 from retrieval_interp.tasks.words.prompts import PromptTask
 from retrieval_interp.tasks.words.text_task import continuations
@@ -32,7 +32,7 @@ def expected_accuracy(
     questions: int = 500,
     seed: int = 0,
     progress: Progress = no_progress,
-) -> Row:
+) -> AccuracyRow:
     """Ask a model (HookedTransformer or TransformerBridge) about the first test texts of a seed.
 
     A text is asked about every chain, so that these questions share its run. Texts are independent,
@@ -57,7 +57,7 @@ def expected_accuracy(
     right, best = logs.softmax(-1)[:, 0], (logs.argmax(-1) == 0).double()
     of_texts = [values.reshape(texts, chains).mean(1) for values in (right, best)]
     (accuracy, stderr), likeliest = ((float(v.mean()), standard_error(v)) for v in of_texts)
-    return Row(
+    return AccuracyRow(
         model=task.tokenizer_name,
         formulation=task.prompt.name,
         steps=vars(task.prompt).get("steps"),

@@ -19,7 +19,7 @@ WITH_STEPS = FORMULATIONS[:2]
 
 
 @dataclass(frozen=True)
-class Row:
+class AccuracyRow:
     """How well a model answers the questions of a formulation; None where it is not known."""
 
     model: str
@@ -46,9 +46,9 @@ class Row:
         return f"{self.model}, {self.solved} solved" if self.solved else self.model
 
 
-def read_results(paths: Iterable[Path]) -> list[Row]:
+def read_results(paths: Iterable[Path]) -> list[AccuracyRow]:
     """The results in files, or in the files of folders, by formulation, D and model."""
-    found: dict[tuple[str, str], tuple[Path, Row]] = {}
+    found: dict[tuple[str, str], tuple[Path, AccuracyRow]] = {}
     for path in paths:
         files = sorted(path.rglob("*.eval")) if path.is_dir() else [path]
         for place, result in ((file, result) for file in files for result in _read(file)):
@@ -62,15 +62,15 @@ def read_results(paths: Iterable[Path]) -> list[Row]:
     return sorted(rows, key=lambda row: FORMULATIONS.index(row.formulation))
 
 
-def _read(path: Path) -> Iterable[Row]:
+def _read(path: Path) -> Iterable[AccuracyRow]:
     """The rows that `--json` wrote, or those of a log."""
     data = read_json(read_text(path, "a log"), f"{path}") if path.suffix == ".json" else None
     if not isinstance(data, dict) or "rows" not in data:
         return _read_log(path)
-    return [from_data(Row, row, f"{path}: rows") for row in data["rows"]]
+    return [from_data(AccuracyRow, row, f"{path}: rows") for row in data["rows"]]
 
 
-def _read_log(path: Path) -> list[Row]:
+def _read_log(path: Path) -> list[AccuracyRow]:
     try:
         from inspect_ai.log import read_eval_log
     except ImportError:
@@ -92,10 +92,10 @@ def _read_log(path: Path) -> list[Row]:
         )
     measured = {name: metric.value for name, metric in log.results.scores[0].metrics.items()}
     count = log.results.total_samples // (log.eval.config.epochs or 1)
-    return [Row(model=log.eval.model, questions=count, log=str(path), **asked, **measured)]
+    return [AccuracyRow(model=log.eval.model, questions=count, log=str(path), **asked, **measured)]
 
 
-def results_table(results: Sequence[Row], width: int | None = None) -> str:
+def results_table(results: Sequence[AccuracyRow], width: int | None = None) -> str:
     """The rows as a text table, in lines of at most `width` characters."""
     header = ["model", "formulation", "D", "questions", "accuracy", "chance"]
     header += ["likeliest", "accepted"]
@@ -110,7 +110,7 @@ def results_table(results: Sequence[Row], width: int | None = None) -> str:
     return "\n".join(text_table(header, rows, right=range(2, len(header)), width=width))
 
 
-def accuracy_figure(results: Sequence[Row]) -> "Figure":
+def accuracy_figure(results: Sequence[AccuracyRow]) -> "Figure":
     """Accuracy by formulation, D and model with standard errors, and of guessing (figure 2)."""
     from plotly.graph_objects import Figure
 

@@ -27,7 +27,7 @@ from retrieval_interp.circuits.losses import (
 )
 from retrieval_interp.circuits.mechanisms import UNIFORM
 from retrieval_interp.emergence.series import Series, read_series
-from retrieval_interp.llm.results import Row, read_results
+from retrieval_interp.llm.results import AccuracyRow, read_results
 from retrieval_interp.storage import checkpoint as storage
 from retrieval_interp.storage.files import read_text
 from retrieval_interp.tasks import InputError
@@ -130,7 +130,7 @@ class Evidence:
             return None
         return summary, made_by(summary, path)
 
-    def answers(self) -> tuple[list[Row], str] | None:
+    def answers(self) -> tuple[list[AccuracyRow], str] | None:
         """How language models answer the five formulations, and the command that says so."""
         path = self._file("llm.json")
         return (read_results([path]), made_by(_read(path), path)) if path is not None else None

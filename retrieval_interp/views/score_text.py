@@ -17,7 +17,7 @@ from retrieval_interp.tasks import RetrievalTask, Task
 from retrieval_interp.tasks.shown import counted, listed
 from retrieval_interp.views.tables import text_table, with_error, wrapped
 
-Row = dict[str, Any]
+JsonRow = dict[str, Any]
 
 
 def describe(model: Any, task: Task) -> str:
@@ -32,11 +32,11 @@ def describe_config(config: ModelConfig, task: Task) -> str:
     return f"{task.description}; {sizes}, d_model {config.d_model}"
 
 
-def _fields(row: Any, keys: str) -> Row:
+def _fields(row: Any, keys: str) -> JsonRow:
     return {key: getattr(row, key) for key in keys.split()}
 
 
-def _path_rows(score: CircuitScore, task: Task | None) -> dict[str, list[Row]]:
+def _path_rows(score: CircuitScore, task: Task | None) -> dict[str, list[JsonRow]]:
     return {
         "paths": [_path_row(row, score, task) for row in score.paths],
         "enabling": [_path_row(row, score, task) for row in score.enabling],
@@ -51,7 +51,7 @@ _NEEDED = {
 }
 
 
-def _path_row(row: LivePathScore, score: CircuitScore, task: Task | None) -> Row:
+def _path_row(row: LivePathScore, score: CircuitScore, task: Task | None) -> JsonRow:
     names = score.circuit.role_names
     data = _place(row.path, names) | _fields(row, "attention")
     data |= _live(row, row.path, score, task)
@@ -65,7 +65,7 @@ def _path_row(row: LivePathScore, score: CircuitScore, task: Task | None) -> Row
     return data | {"does": "; ".join(does)}
 
 
-def _redundant_row(row: RedundantScore, score: CircuitScore, task: Task | None) -> Row:
+def _redundant_row(row: RedundantScore, score: CircuitScore, task: Task | None) -> JsonRow:
     names = score.circuit.role_names
     data = _live(row, row.paths[0], score, task) | _fields(row, "left_losses one_suffices")
     if row.one_suffices:
@@ -85,7 +85,7 @@ def _redundant_row(row: RedundantScore, score: CircuitScore, task: Task | None) 
 
 def _live(
     row: LivePathScore | RedundantScore, path: HeadPath, score: CircuitScore, task: Task | None
-) -> Row:
+) -> JsonRow:
     names = score.circuit.role_names
     return {
         "name": path.text(names),
@@ -95,7 +95,7 @@ def _live(
     }
 
 
-def _enabled_rows(enables: Sequence[Enabled], names: Sequence[str]) -> list[Row]:
+def _enabled_rows(enables: Sequence[Enabled], names: Sequence[str]) -> list[JsonRow]:
     keys = "side attention when_cut by_query by_key by_value"
     return [
         {"name": later.path.text(names), **_place(later.path, names), **_fields(later, keys)}
@@ -103,7 +103,7 @@ def _enabled_rows(enables: Sequence[Enabled], names: Sequence[str]) -> list[Row]
     ]
 
 
-def _place(path: HeadPath, names: Sequence[str]) -> Row:
+def _place(path: HeadPath, names: Sequence[str]) -> JsonRow:
     dest, src = path.path.ends(names)
     return {**path.head._asdict(), "dest": dest, "src": src}
 
@@ -117,7 +117,7 @@ def serves(enables: Sequence[Enabled], names: Sequence[str]) -> list[str]:
     return [f"{how} {', '.join(said[how])}" for how in sorted(said, reverse=True)]
 
 
-def score_to_dict(score: CircuitScore, name: str, task: Task, seed: int) -> Row:
+def score_to_dict(score: CircuitScore, name: str, task: Task, seed: int) -> JsonRow:
     """All numbers as JSON data."""
     numbers = (
         "examples tolerance loss_name baseline_loss baseline_se combined_loss combined_se "
@@ -149,7 +149,7 @@ def score_to_dict(score: CircuitScore, name: str, task: Task, seed: int) -> Row:
     }
 
 
-def shown_paths(score: CircuitScore, task: Task | None = None) -> list[Row]:
+def shown_paths(score: CircuitScore, task: Task | None = None) -> list[JsonRow]:
     """The rows of paths; none on what the intact model needs if that cannot be told."""
     rows = _path_rows(score, task)
     return rows["paths"] + (rows["enabling"] + rows["redundant"] if score.reachable else [])

@@ -15,26 +15,25 @@ from retrieval_interp.tasks.words.text_task import AnswerTask
 
 _COLUMNS = 16  # roles that all have a column; of more, those that units join
 _START = "(start)"  # a token before the prompt's own
-_LESS = 0.05  # of attention, by which a head has to look less at a place for it to be said
 
 
-def draw_units(found: Explanation, scores: Sequence[UnitScore]) -> dict[str, Any]:
+def draw_units(explanation: Explanation, scores: Sequence[UnitScore]) -> dict[str, Any]:
     """A lane for each unit, with an arrow from where it looks to where it writes.
 
     A link leads from a unit to a later one, to the place where that takes its query, key or value.
     """
     scores = sorted(scores, key=lambda score: (-score.unit.head.layer, score.without.share))
     roles = {role for score in scores if score.path for role in score.path.path}
-    answer = max(found.task.answer_roles, default=max(roles, default=0))
-    texts = role_texts(found)
-    columns = draw_columns(found, {*roles, answer}, texts)
+    answer = max(explanation.task.answer_roles, default=max(roles, default=0))
+    texts = role_texts(explanation)
+    columns = draw_columns(explanation, {*roles, answer}, texts)
     x = {column["role"]: column["middle"] for column in columns}
     heights = [100 * (n + 0.5) / len(scores) for n in range(len(scores))]
     y = {score.path: height for score, height in zip(scores, heights) if score.path}
     return {
         "columns": columns,
         "lanes": [
-            {"height": height, **draw_lane(found, score, texts, x, answer)}
+            {"height": height, **draw_lane(explanation, score, texts, x, answer)}
             for score, height in zip(scores, heights)
         ],
         "links": [
@@ -48,9 +47,9 @@ def draw_units(found: Explanation, scores: Sequence[UnitScore]) -> dict[str, Any
     }
 
 
-def role_texts(found: Explanation) -> list[str]:
+def role_texts(explanation: Explanation) -> list[str]:
     """The token that stands at each role of all prompts, or else what the role is called."""
-    task, batch = found.task, found.batch
+    task, batch = explanation.task, explanation.batch
     texts = list(task.role_labels)
     if not isinstance(task, AnswerTask):
         return texts
@@ -64,10 +63,10 @@ def role_texts(found: Explanation) -> list[str]:
 
 
 def draw_columns(
-    found: Explanation, joined: set[int], texts: Sequence[str]
+    explanation: Explanation, joined: set[int], texts: Sequence[str]
 ) -> list[dict[str, Any]]:
     """The roles in the order of the prompt; of many, those that are joined, and gaps."""
-    order, changed = role_order(found.batch), changed_roles(found)
+    order, changed = role_order(explanation.batch), changed_roles(explanation)
     order = [role for role in order if role in joined or texts[role] != _START]
     shown = joined if len(order) > _COLUMNS else {*joined, *order}
     columns: list[dict[str, Any]] = []
@@ -83,32 +82,39 @@ def draw_columns(
     return columns
 
 
-def changed_roles(found: Explanation) -> set[int]:
+def changed_roles(explanation: Explanation) -> set[int]:
     """The roles at which something else stands on the counterfactual; none where all differ."""
-    places, differ = found.batch.roles[:, 0], found.batch.inputs != found.other.inputs
+    places, differ = (
+        explanation.batch.roles[:, 0],
+        explanation.batch.inputs != explanation.other.inputs,
+    )
     differ = differ.flatten(2).any(-1) if differ.dim() > 2 else differ
     changes = (differ.gather(1, places.clamp(min=0)) & (places >= 0)).any(0).tolist()
     return set() if all(changes) else {role for role, change in enumerate(changes) if change}
 
 
 def draw_lane(
-    found: Explanation, score: UnitScore, texts: Sequence[str], x: Mapping[int, float], answer: int
+    explanation: Explanation,
+    score: UnitScore,
+    texts: Sequence[str],
+    x: Mapping[int, float],
+    answer: int,
 ) -> dict[str, Any]:
     """A unit in words, and what is lost without it, without its attention and its values."""
-    path, whole = score.path, found.levels[-1].kept.share
+    path, whole = score.path, explanation.levels[-1].kept.share
     dest, src = path.path if path is not None else (answer, None)
     by_where = abs(score.where) > abs(score.what)
     gone = {"where": score.attention_gone, "what": score.values_gone}
     return {
-        "key": (path or score.unit).text(found.task.role_names),
+        "key": (path or score.unit).text(explanation.task.role_names),
         "head": score.unit.head,
         "dest": "" if dest == answer else texts[dest],
         "src": "itself" if src == dest else None if src is None else texts[src],
-        "about": found.sentence(score),
+        "about": explanation.sentence(score),
         "start": None if src is None else x[src],
         "end": x[dest],
         "side": "where" if by_where else "what",
-        "less": by_where and score.attention < score.other - _LESS,
+        "less": by_where and score.looks_less,
         "lost": whole - score.without.share,
         "bars": {part: whole - left.share for part, left in gone.items() if left is not None},
     }

@@ -21,19 +21,21 @@ from retrieval_interp.views.why_drawing import draw_units
 _FIRST = 8  # units that are drawn at first
 
 
-def why_text(found: Explanation, width: int | None = None) -> str:
+def why_text(explanation: Explanation, width: int | None = None) -> str:
     """The finding, its levels and what each unit does."""
-    finding, others = "\n".join(found.finding), repr(found).split("\n")[len(found.finding) :]
-    return "\n".join([*wrapped(finding, width), *wrapped("\n".join(others), width, 2)])
+    finding = explanation.finding
+    others = repr(explanation).split("\n")[len(finding) :]
+    lines = [*wrapped("\n".join(finding), width), *wrapped("\n".join(others), width, 2)]
+    return "\n".join(lines)
 
 
-def why_to_dict(found: Explanation) -> dict[str, Any]:
+def why_to_dict(explanation: Explanation) -> dict[str, Any]:
     """All numbers as JSON data, under the names that they have in `Explanation`."""
-    names, others = found.task.role_names, ("task", "batch", "other", "circuit")
-    numbers = {key: _plain(x, names) for key, x in vars(found).items() if key not in others}
+    names, others = explanation.task.role_names, ("task", "batch", "other", "circuit")
+    numbers = {key: _plain(x, names) for key, x in vars(explanation).items() if key not in others}
     about: dict[str, Any] = {"schema": "retrieval-interp/why/1"}
-    about |= {"task": found.task.to_dict(), "description": found.task.description}
-    return {**about, "examples": len(found.batch), **numbers}
+    about |= {"task": explanation.task.to_dict(), "description": explanation.task.description}
+    return {**about, "examples": len(explanation.batch), **numbers}
 
 
 def _plain(value: Any, names: Sequence[str]) -> Any:
@@ -50,7 +52,7 @@ def _plain(value: Any, names: Sequence[str]) -> Any:
 
 
 def why_view(
-    found: Explanation, model: Any, example: int = 0, record: Mapping[str, Any] | None = None
+    explanation: Explanation, model: Any, example: int = 0, record: Mapping[str, Any] | None = None
 ) -> View:
     """An explanation as a page or in a notebook.
 
@@ -58,14 +60,14 @@ def why_view(
     its head's attention, and that on the counterfactual prompt, on one example.
 
     Args:
-        found: what `ri.why` returned.
+        explanation: what `ri.why` returned.
         model: the model that was asked.
-        example: which of the examples of `found.batch`.
+        example: which of the examples of `explanation.batch`.
         record: how it was made.
     """
-    checked([example], len(found.batch), "example")
-    some, other = found.batch[[example]], found.other[[example]]
-    names, there, question = found.task.role_names, some.counterfactual, found.question
+    checked([example], len(explanation.batch), "example")
+    some, other = explanation.batch[[example]], explanation.other[[example]]
+    names, there, question = explanation.task.role_names, some.counterfactual, explanation.question
     assert there is not None
     here = patterns_on(model, some)
     patterns = {
@@ -73,31 +75,35 @@ def why_view(
             thousandths(here[head.layer][0, head.head]),
             thousandths(there[head.layer].pattern[0, head.head].float().cpu()),
         ]
-        for head in sorted({score.unit.head for score in found.units})
+        for head in sorted({score.unit.head for score in explanation.units})
     }
-    units = sorted(found.units, key=lambda score: score.without.share)
-    first = found.first_units[:_FIRST] or units[:1]
+    units = sorted(explanation.units, key=lambda score: score.without.share)
+    first = explanation.first_units[:_FIRST] or units[:1]
     parts = [first, units] if len(first) < len(units) else [units]
     html = render(
         "why.html",
         name=f"why-{uuid.uuid4().hex[:12]}",
-        found=found,
-        summary=replace(found, question=None).finding,
+        explanation=explanation,
+        summary=replace(explanation, question=None).finding,
         strip=question_tokens(question, model.tokenizer) if question else [],
-        prompts=[prompt_text(found.task, model, *two) for two in ((some, other), (other, some))],
-        drawings=[draw_units(found, scores) for scores in parts if scores],
+        prompts=[
+            prompt_text(explanation.task, model, *two) for two in ((some, other), (other, some))
+        ],
+        drawings=[draw_units(explanation, scores) for scores in parts if scores],
         level_header=LEVEL_HEADER,
-        rows=[(found.sentence(score), f"{score.stability:.0%}") for score in units],
+        rows=[(explanation.sentence(score), f"{score.stability:.0%}") for score in units],
         keys=[(score.path or score.unit).text(names) for score in units],
         record=record_rows(record or {}),
         data={
-            "tokens": position_labels(model, found.task, some, 0),
+            "tokens": position_labels(model, explanation.task, some, 0),
             "heads": patterns,
             "causal": is_causal(model, some),
         },
     )
-    title = f"Why {question.word.strip()!r}?" if question else f"Why? {found.task.description}"
-    return View(title, html, why_text(found), found)
+    title = (
+        f"Why {question.word.strip()!r}?" if question else f"Why? {explanation.task.description}"
+    )
+    return View(title, html, why_text(explanation), explanation)
 
 
 def covered(place: Place) -> range:

@@ -1,11 +1,11 @@
 """A pretended GPU on machines without one: it finds code that mixes devices.
 
-Within `Elsewhere()` there is a device `cuda`. What is made there, moved there, or computed from
+Within `PretendedGpu()` there is a device `cuda`. What is made there, moved there, or computed from
 what is there, says that it is there. The CPU computes it, so that all numbers stay the same, but
 where CUDA would refuse tensors of two devices, `MixedDevices` is raised. What is not pretended
 ends in PyTorch's own error that it has no CUDA.
 
-    with Elsewhere():
+    with PretendedGpu():
         small = ri.load_checkpoint("small", "cuda")
         ri.discover(small.model, small.task, examples=64)
 """
@@ -48,7 +48,7 @@ def _tensors(values: Any) -> list[Tensor]:
     return [value for value in tree_leaves(values) if isinstance(value, Tensor)]
 
 
-class Elsewhere(TorchFunctionMode):
+class PretendedGpu(TorchFunctionMode):
     """While it lasts, there is a GPU."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
