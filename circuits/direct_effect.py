@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from retrieval_interp.circuits.circuit import Head
 from retrieval_interp.circuits.hooks import call_options, heads_of, hooked, measuring
 from retrieval_interp.circuits.losses import Measured
+from retrieval_interp.circuits.models.contract import HookedModel
 from retrieval_interp.tasks import Batch
 
 _AT_ONCE = 30_000_000  # numbers that heads write and that are held at once
@@ -30,7 +31,7 @@ Vectors = Float[Tensor, "*any d_model"]
 class _LinearNorm:
     """A norm without its bias and scale. Whether it centres, and its weight, is seen on vectors."""
 
-    def __init__(self, norm: nn.Module | None, model: Any):
+    def __init__(self, norm: nn.Module | None, model: HookedModel):
         half, like = model.cfg.d_model // 2, next(model.parameters())
         unit = torch.full((model.cfg.d_model,), -float(half), device=like.device)
         unit[:half] += model.cfg.d_model  # no zeros; their mean is zero,
@@ -52,7 +53,7 @@ class _LinearNorm:
 
 
 @torch.no_grad()
-def direct_effects(model: Any, batch: Batch) -> dict[Head, Measured]:
+def direct_effects(model: HookedModel, batch: Batch) -> dict[Head, Measured]:
     """What each head adds to the logit of the next token, in logits, with its standard error.
 
     Its mean over the tokens of each sequence, and over sequences. `batch.targets` [batch pos] holds
@@ -64,7 +65,7 @@ def direct_effects(model: Any, batch: Batch) -> dict[Head, Measured]:
     return {head: Measured.of(effects[:, head.layer, head.head]) for head in heads_of(model)}
 
 
-def _effects(model: Any, batch: Batch) -> Float[Tensor, "batch layer head"]:
+def _effects(model: HookedModel, batch: Batch) -> Float[Tensor, "batch layer head"]:
     seen, layers = dict[str, Tensor](), range(model.cfg.n_layers)
 
     def note(name: str, x: Tensor, hook: Any) -> None:
@@ -96,7 +97,7 @@ def _effects(model: Any, batch: Batch) -> Float[Tensor, "batch layer head"]:
 
 
 @torch.no_grad()
-def copy_scores(model: Any, tokens: Int[Tensor, " token"], first: int) -> dict[Head, float]:
+def copy_scores(model: HookedModel, tokens: Int[Tensor, " token"], first: int) -> dict[Head, float]:
     """The share of tokens whose own logit a head's OV circuit raises most among these tokens.
 
     Each stands behind the token `first`. Heads of the first layer, and those of a model without

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from retrieval_interp.circuits.hooks import heads_of, measuring
+from retrieval_interp.circuits.models.contract import HookedModel
 from retrieval_interp.circuits.paths import Head
 from retrieval_interp.tasks import InputError
 from retrieval_interp.tasks.shown import listed
@@ -37,7 +38,9 @@ class HookCheck(NamedTuple):
 
 
 @torch.no_grad()
-def check_hook(model: Any, hook: Any, head: str | Head, inputs: Tensor | None = None) -> HookCheck:
+def check_hook(
+    model: HookedModel, hook: Any, head: str | Head, inputs: Tensor | None = None
+) -> HookCheck:
     """Say whether a hook changes the attention or output of a head, and nothing else.
 
     Args:
@@ -78,7 +81,7 @@ def check_hook(model: Any, hook: Any, head: str | Head, inputs: Tensor | None = 
     return HookCheck(False, changed, f"It changed {listed(besides, 'and')}{end}.")
 
 
-def _run(model: Any, inputs: Tensor) -> Cache:
+def _run(model: HookedModel, inputs: Tensor) -> Cache:
     """Cache z, what attention writes, and what enters each layer (outputs: a last)."""
     with measuring(model):
         outputs, cache = model.run_with_cache(inputs, names_filter=lambda n: n.endswith(_CACHED))
@@ -119,14 +122,14 @@ def _changes(hooked: Cache, intact: Cache, layer: int, weights: Tensor) -> tuple
     return by_head * (by_head.abs() > _ROUNDING * scale.abs().max()), place, seen
 
 
-def _random_inputs(model: Any) -> Tensor:
+def _random_inputs(model: HookedModel) -> Tensor:
     draw, size = torch.Generator().manual_seed(0), (4, min(model.cfg.n_ctx, 12))
     if getattr(model, "reads_vectors", False):
         return torch.randn(*size, len(model.W_E), generator=draw).to(model.W_E)
     return torch.randint(model.cfg.d_vocab, size, generator=draw).to(model.W_E.device)
 
 
-def _set(model: Any, hook: Any) -> Any:
+def _set(model: HookedModel, hook: Any) -> Any:
     if callable(hook) and not signature(hook).parameters:
         return hook()
     pairs = [hook] if isinstance(hook, tuple) else hook

@@ -38,6 +38,7 @@ from retrieval_interp.circuits.means import (
     overlaps,
 )
 from retrieval_interp.circuits.mechanisms import IDENTITY, RULES, UNIFORM, Mechanism, OneHot
+from retrieval_interp.circuits.models.contract import HookedModel
 from retrieval_interp.circuits.tolerance import kept_share
 from retrieval_interp.tasks import Batch, InputError, InputWarning, Task
 from retrieval_interp.tasks.shown import shown
@@ -73,7 +74,7 @@ class HeadScan:
     replaced: Mechanism | None = None  # what takes its place in the joint circuit
 
 
-def describe_heads(model: Any, batch: Batch) -> dict[Head, HeadScan]:
+def describe_heads(model: HookedModel, batch: Batch) -> dict[Head, HeadScan]:
     """Describe every head's attention on a batch by the rule that shares most of it.
 
     Rules are identity, uniform, `first`, `previous`; `same` and `after-same` where the batch has
@@ -130,7 +131,7 @@ class Scan:
 
 
 def scan(
-    model: Any,
+    model: HookedModel,
     text: str | Path | Sequence[Any] | torch.Tensor | Task,
     *,
     length: int = 128,
@@ -207,7 +208,7 @@ def scan(
     )
 
 
-def _named(model: Any, task: Task, batch: Batch) -> dict[Head, HeadScan]:
+def _named(model: HookedModel, task: Task, batch: Batch) -> dict[Head, HeadScan]:
     """Heads as described and called, and on a text what they copy and add to logits."""
     rows, attention = describe_heads(model, batch), attention_kinds(model, task, batch)
     for head, row in rows.items():
@@ -235,7 +236,7 @@ def _estimates(judge: Judge, mechanisms: dict[Head, Mechanism]) -> dict[Head, fl
     return {head: estimates.change(head, new).effect for head, new in mechanisms.items()}
 
 
-def _halves(model: Any, task: Task, examples: int, seed: int) -> tuple[Batch, Batch]:
+def _halves(model: HookedModel, task: Task, examples: int, seed: int) -> tuple[Batch, Batch]:
     """Examples on which heads are described, and others on which losses are measured."""
     device = next(model.parameters()).device
     if not isinstance(task, NextTokenTask):
@@ -293,7 +294,7 @@ class _Joint:
             todo = todo[held + 1 :]
 
 
-def next_token_task(model: Any, text: Any, length: int = 128) -> NextTokenTask:
+def next_token_task(model: HookedModel, text: Any, length: int = 128) -> NextTokenTask:
     """Text or token ids as a task, in the tokens of a model."""
     length, d_vocab = min(length, model.cfg.n_ctx), model.cfg.d_vocab
     two = torch.zeros(1, 2, dtype=torch.long, device=next(model.parameters()).device)

@@ -51,10 +51,10 @@ def test_what_is_lost_is_as_by_plain_hooks(small, atlas):
     assert all(atlas.lost["one"][head].values for head in atlas.heads if atlas.served(head))
 
 
-def test_an_atlas_is_shown(atlas, tmp_path):
+def test_an_atlas_is_shown(small, atlas, tmp_path):
     assert atlas.likeness("one", "again") == pytest.approx((1 + atlas.likeness("one", "one")) / 2)
     text, page = str(atlas), ri.atlas_view(atlas).save_html(tmp_path / "atlas.html").read_text()
     first = next(line for line in text.splitlines() if line.startswith("L"))
     assert all(cell in page for cell in first.split()) and "http" not in page
     with pytest.raises(ri.InputError, match="expected tasks by name"):
-        ri.atlas(None, {})
+        ri.atlas(small.model, {})

@@ -11,8 +11,8 @@ import torch
 import retrieval_interp as ri
 from retrieval_interp.commands.command import load_model
 from retrieval_interp.tasks.words.given_texts import NextTokenTask
-from tests.pretended_gpu import PretendedGpu
 from tests.oracles import Lookup, giving, pairs, sentence_tokenizer
+from tests.pretended_gpu import PretendedGpu
 from tests.test_text_task import FORMULATIONS, byte_pairs
 
 sys.path.append(str(Path(__file__).parent.parent / "benchmarks"))

@@ -16,6 +16,7 @@ from retrieval_interp.circuits.counterfactual.units import MetricTask, Unit, est
 from retrieval_interp.circuits.counterfactual.why import draw_prompts
 from retrieval_interp.circuits.hooks import measuring
 from retrieval_interp.circuits.losses import Progress, no_progress
+from retrieval_interp.circuits.models.contract import HookedModel
 from retrieval_interp.tasks import InputError, Task
 from retrieval_interp.tasks.shown import shown
 
@@ -69,7 +70,7 @@ class Atlas:
 
 
 def atlas(
-    model: Any,
+    model: HookedModel,
     tasks: Mapping[str, Task],
     *,
     examples: int = 32,

@@ -11,7 +11,6 @@ import random
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -41,6 +40,7 @@ from retrieval_interp.circuits.losses import (
     standard_error,
 )
 from retrieval_interp.circuits.means import mean_attention
+from retrieval_interp.circuits.models.contract import HookedModel
 from retrieval_interp.circuits.paths import Head, HeadPath, RolePath
 from retrieval_interp.circuits.scores.enabling import Enabled, Sight
 from retrieval_interp.tasks import Batch, Task
@@ -331,7 +331,7 @@ def _percent(share: float) -> str:
 
 
 def explain(
-    model: Any,
+    model: HookedModel,
     task: MetricTask,
     search: KeepSearch,
     batch: Batch,
@@ -411,7 +411,7 @@ def explain(
     )
 
 
-def _on_counterfactual(model: Any, task: MetricTask, batch: Batch, other: Batch) -> Tensor:
+def _on_counterfactual(model: HookedModel, task: MetricTask, batch: Batch, other: Batch) -> Tensor:
     """Return the metric of the prompts' answers on the counterfactual prompts."""
     prompts = Batch(other.inputs, batch.targets, batch.roles, other.attention_mask)
     runs = HookRuns(model, prompts, task.answer_roles)

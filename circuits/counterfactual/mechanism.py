@@ -18,6 +18,7 @@ from retrieval_interp.circuits.attention import Places, role_places
 from retrieval_interp.circuits.circuit import Circuit, RolePath
 from retrieval_interp.circuits.hooks import call_options, hooked, in_all_layers, measuring, parts_of
 from retrieval_interp.circuits.mechanisms import Mechanism, Output, WithPaths
+from retrieval_interp.circuits.models.contract import HookedModel
 from retrieval_interp.tasks import Batch, InputError, Task, parse_role, role_name
 from retrieval_interp.tasks.errors import check_type
 from retrieval_interp.tasks.roles import Roles
@@ -170,7 +171,9 @@ def keeps_some(circuit: Circuit) -> bool:
     return any(isinstance(mechanism, Counterfactual) for mechanism in circuit.mechanisms.values())
 
 
-def batch_for(circuit: Circuit, model: Any, task: Task, batch: Batch, seed: int = 0) -> Batch:
+def batch_for(
+    circuit: Circuit, model: HookedModel, task: Task, batch: Batch, seed: int = 0
+) -> Batch:
     """Add the task's counterfactual to a batch, if the circuit needs one."""
     Circuit.check(circuit)
     check_type(batch, Batch, "batch")
@@ -179,7 +182,7 @@ def batch_for(circuit: Circuit, model: Any, task: Task, batch: Batch, seed: int 
     return with_counterfactual(model, batch, task.counterfactual(batch, seed))
 
 
-def with_counterfactual(model: Any, batch: Batch, other: Batch) -> Batch:
+def with_counterfactual(model: HookedModel, batch: Batch, other: Batch) -> Batch:
     """Add to a batch the attention and values of a model on counterfactual prompts.
 
     Args:
@@ -201,7 +204,7 @@ def with_counterfactual(model: Any, batch: Batch, other: Batch) -> Batch:
 
 
 @torch.no_grad()
-def attended(model: Any, batch: Batch) -> list[Attended]:
+def attended(model: HookedModel, batch: Batch) -> list[Attended]:
     """Run a model once and return pattern, v and z of each layer."""
     noted: dict[str, dict[int, Tensor]] = {"hook_pattern": {}, "hook_v": {}, "hook_z": {}}
     hooks: list[Any] = []

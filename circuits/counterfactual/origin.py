@@ -19,6 +19,7 @@ from torch import Tensor
 
 from retrieval_interp.circuits.attention import rows_of
 from retrieval_interp.circuits.hooks import call_options, hook_points, hooked, measuring
+from retrieval_interp.circuits.models.contract import HookedModel
 from retrieval_interp.circuits.paths import HeadPath
 from retrieval_interp.tasks import Batch
 
@@ -40,7 +41,7 @@ class Origin(NamedTuple):
 
 @torch.no_grad()
 def origins(
-    model: Any,
+    model: HookedModel,
     batch: Batch,
     counterfactuals: Batch,
     paths: Iterable[HeadPath],
@@ -67,7 +68,7 @@ def origins(
 class _Run:
     """The residual stream of the intact model at the sources of paths, and their attention."""
 
-    def __init__(self, model: Any, batch: Batch, paths: Sequence[HeadPath]):
+    def __init__(self, model: HookedModel, batch: Batch, paths: Sequence[HeadPath]):
         self.roles = sorted({path.path.src for path in paths})
         self.streams: dict[tuple[str, int], Float[Tensor, "batch chain role d_model"]] = {}
         self.layers: dict[tuple[str, int], Tensor] = {}
@@ -109,12 +110,16 @@ class _Run:
         return torch.stack(parts)
 
 
-def _has(model: Any, part: str) -> bool:
+def _has(model: HookedModel, part: str) -> bool:
     return f"blocks.0.{part}" in hook_points(model)
 
 
 def _origin(
-    model: Any, path: HeadPath, runs: Sequence[_Run], roles: Tensor, slopes: Sequence[Tensor]
+    model: HookedModel,
+    path: HeadPath,
+    runs: Sequence[_Run],
+    roles: Tensor,
+    slopes: Sequence[Tensor],
 ) -> Origin | None:
     """Attribute one path; None if the parts do not add up."""
     (layer, head), (dest, src) = path

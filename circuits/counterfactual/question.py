@@ -31,6 +31,7 @@ from torch import Tensor
 
 from retrieval_interp.circuits.hooks import has_hooks, hooked, is_transformers, measuring, run_model
 from retrieval_interp.circuits.losses import Progress, answer_hooks, no_progress
+from retrieval_interp.circuits.models.contract import HookedModel
 from retrieval_interp.tasks import Batch, InputError
 from retrieval_interp.tasks.shown import listed
 from retrieval_interp.tasks.words.given_texts import Pair, PairsTask, SpelledTask
@@ -149,7 +150,7 @@ class PromptQuestion:
 
 @torch.no_grad()
 def ask(
-    model: Any,
+    model: HookedModel,
     prompt: str,
     answer: str = "",
     wrong: str = "",
@@ -258,7 +259,7 @@ class _Turned(NamedTuple):
 class _Asking:
     """A prompt's tokens, the model's predictions, and runs of changed prompts."""
 
-    def __init__(self, model: Any, prompt: str, time: float = math.inf):
+    def __init__(self, model: HookedModel, prompt: str, time: float = math.inf):
         tokenizer = getattr(model, "tokenizer", None)
         if tokenizer is None:
             raise InputError("expected a model with a tokenizer, found none; use a task")

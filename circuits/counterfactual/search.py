@@ -19,7 +19,7 @@ import math
 from bisect import bisect_left
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from time import monotonic
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from jaxtyping import Float
 from torch import Tensor
@@ -40,6 +40,7 @@ from retrieval_interp.circuits.counterfactual.units import (
 from retrieval_interp.circuits.discovery.judge import OutOfTime
 from retrieval_interp.circuits.hooks import has_hooks, heads_of
 from retrieval_interp.circuits.losses import Scorer, standard_error
+from retrieval_interp.circuits.models.contract import HookedModel
 from retrieval_interp.circuits.tolerance import uninformed_loss
 from retrieval_interp.tasks import Batch, InputError
 
@@ -68,7 +69,7 @@ class Recovery:
     recovered(C) = (M(C) - M(nothing kept)) / gap,  gap = M(intact) - M(nothing kept)
     """
 
-    def __init__(self, model: Any, task: MetricTask, batch: Batch, patch: Patch = "z"):
+    def __init__(self, model: HookedModel, task: MetricTask, batch: Batch, patch: Patch = "z"):
         self.model, self.batch, self.patch, self.deadline = model, batch, patch, math.inf
         self.scorer, self.heads = Scorer(model, task, batch), heads_of(model)
         self.empty, self.runs = self.scorer.empty_circuit, 0
@@ -176,7 +177,7 @@ class KeepSearch:
 
     def __init__(
         self,
-        model: Any,
+        model: HookedModel,
         task: MetricTask,
         batch: Batch,
         fresh: Batch | None = None,

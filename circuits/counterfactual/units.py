@@ -30,6 +30,7 @@ from retrieval_interp.circuits.discovery.judge import OutOfTime
 from retrieval_interp.circuits.hooks import has_hooks, hooked, in_all_layers, run_model
 from retrieval_interp.circuits.losses import answer_hooks
 from retrieval_interp.circuits.mechanisms import ORIGINAL, Mechanism
+from retrieval_interp.circuits.models.contract import HookedModel
 from retrieval_interp.tasks import Batch, InputError, Task, parse_role, role_name
 from retrieval_interp.tasks.roles import Roles
 from retrieval_interp.tasks.task import Attended, Outputs
@@ -197,7 +198,7 @@ def _ranked(values: Float[Tensor, "layer head *role"], chosen: Tensor) -> list[U
 
 
 def estimate_units(
-    model: Any,
+    model: HookedModel,
     task: MetricTask,
     batch: Batch,
     patch: Patch = "z",
@@ -224,7 +225,7 @@ def estimate_units(
     return Estimates(heads, rows, paths, slopes)
 
 
-def prompts_at_once(model: Any, batch: Batch) -> int:
+def prompts_at_once(model: HookedModel, batch: Batch) -> int:
     """Return how many prompts a backward pass has room for; all if hooks are set."""
     cfg, positions = model.cfg, batch.inputs.shape[1]
     numbers = cfg.n_layers * positions * (16 * cfg.d_model + 2 * cfg.n_heads * positions)
@@ -232,7 +233,9 @@ def prompts_at_once(model: Any, batch: Batch) -> int:
 
 
 @torch.enable_grad()
-def _estimated(model: Any, task: MetricTask, batch: Batch, patch: Patch, share: float) -> Estimates:
+def _estimated(
+    model: HookedModel, task: MetricTask, batch: Batch, patch: Patch, share: float
+) -> Estimates:
     """Estimate from the gradients of one run, at one share of the way."""
     assert batch.counterfactual is not None
     by_layer = batch.counterfactual

@@ -14,6 +14,7 @@ from retrieval_interp.circuits.counterfactual.units import Metric, MetricTask
 from retrieval_interp.circuits.fits import draw_batch
 from retrieval_interp.circuits.hooks import measuring
 from retrieval_interp.circuits.losses import Progress, no_progress
+from retrieval_interp.circuits.models.contract import HookedModel
 from retrieval_interp.tasks import Batch, InputError, Task
 from retrieval_interp.tasks.sampling import Split
 from retrieval_interp.tasks.structured import from_data
@@ -23,7 +24,7 @@ _LEAST_DECIDING = 4  # with fewer prompts than this in a half, all of them decid
 
 
 def why(
-    model: Any,
+    model: HookedModel,
     what: str | Task | Sequence[Pair],
     answer: str = "",
     wrong: str = "",
@@ -115,7 +116,7 @@ def why(
 
 
 def draw_prompts(
-    model: Any,
+    model: HookedModel,
     task: Task,
     count: int,
     seed: int,
@@ -134,7 +135,7 @@ def draw_prompts(
 
 
 def _task(
-    model: Any,
+    model: HookedModel,
     what: str | Task | Sequence[Pair],
     answer: str,
     wrong: str,
@@ -154,7 +155,7 @@ def _task(
     return what if isinstance(what, Task) else _pairs(model, what)
 
 
-def _pairs(model: Any, pairs: Sequence[Pair]) -> PairsTask:
+def _pairs(model: HookedModel, pairs: Sequence[Pair]) -> PairsTask:
     given = pairs if isinstance(pairs, (list, tuple)) else [pairs]
     if wrong := [type(pair).__name__ for pair in given if not isinstance(pair, Pair)]:
         raise InputError(f"expected a prompt, a task or a list of ri.Pair, found {wrong[0]}")

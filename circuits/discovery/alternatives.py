@@ -4,13 +4,13 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from time import monotonic
-from typing import Any
 
 from retrieval_interp.circuits.circuit import Circuit
 from retrieval_interp.circuits.discovery.nearby import Nearby
 from retrieval_interp.circuits.discovery.search import Search, SearchOptions
 from retrieval_interp.circuits.losses import Progress, no_progress
 from retrieval_interp.circuits.mechanisms import OneHot
+from retrieval_interp.circuits.models.contract import HookedModel
 from retrieval_interp.circuits.paths import HeadPath
 from retrieval_interp.tasks import Task
 
@@ -59,7 +59,7 @@ def _paths(circuit: Circuit) -> frozenset[HeadPath]:
 
 
 def alternatives(
-    model: Any,
+    model: HookedModel,
     task: Task,
     circuit: Circuit,
     tolerance: float | None = None,

@@ -25,6 +25,7 @@ from retrieval_interp.circuits.circuit import Circuit, Head
 from retrieval_interp.circuits.fits import check_batch_fits, check_model_fits
 from retrieval_interp.circuits.losses import answer_hooks
 from retrieval_interp.circuits.mechanisms import Mechanism, Positions, along
+from retrieval_interp.circuits.models.contract import HookedModel
 from retrieval_interp.tasks import Batch, InputError, Task
 
 _READ = 64  # outputs at a position that a loss may depend on, for a second-order term
@@ -88,7 +89,7 @@ class Attribution:
 
 
 def attribute(
-    model: Any, task: Task, batch: Batch, circuit: Circuit | None = None, draws: int = 1
+    model: HookedModel, task: Task, batch: Batch, circuit: Circuit | None = None, draws: int = 1
 ) -> Attribution:
     """Estimate what any change of attention does to the loss, from one pass.
 
@@ -198,7 +199,7 @@ class PatternGradients:
 
 
 def pattern_gradients(
-    model: Any, task: Task, batch: Batch, circuit: Circuit, draws: int, seed: int = 0
+    model: HookedModel, task: Task, batch: Batch, circuit: Circuit, draws: int, seed: int = 0
 ) -> PatternGradients:
     """Run a model with a circuit in place, and differentiate by every pattern."""
     n_layers = model.cfg.n_layers

@@ -20,6 +20,7 @@ from retrieval_interp.circuits.discovery.attribution import Attribution, Changed
 from retrieval_interp.circuits.losses import Scorer
 from retrieval_interp.circuits.means import allowed_attention, mean_attention
 from retrieval_interp.circuits.mechanisms import Mechanism
+from retrieval_interp.circuits.models.contract import HookedModel
 from retrieval_interp.circuits.paths import Head
 from retrieval_interp.circuits.tolerance import Bar, has_learned, uninformed_loss, unlearned_text
 from retrieval_interp.tasks import Batch, InputError, Task
@@ -43,7 +44,7 @@ class Deadline:
         if monotonic() > self.end:
             raise OutOfTime
 
-    def steps_until(self, end: float, steps: Iterator[str], model: Any) -> Iterator[str]:
+    def steps_until(self, end: float, steps: Iterator[str], model: HookedModel) -> Iterator[str]:
         """Take steps until they are done or the time is over; then `passed` is true.
 
         The time is also checked before every block of the model, as a single run may take long.
@@ -76,7 +77,7 @@ class Judge:
 
     def __init__(
         self,
-        model: Any,
+        model: HookedModel,
         task: Task,
         batch: Batch,
         tolerance: float | None = None,

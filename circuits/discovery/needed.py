@@ -3,13 +3,14 @@
 import warnings
 from bisect import bisect_left
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from retrieval_interp.circuits.discovery.judge import Judge
 from retrieval_interp.circuits.fits import draw_batch
 from retrieval_interp.circuits.hooks import heads_of
 from retrieval_interp.circuits.losses import Progress, all_but_one, no_progress
 from retrieval_interp.circuits.mechanisms import Cut
+from retrieval_interp.circuits.models.contract import HookedModel
 from retrieval_interp.circuits.paths import Head, HeadPath, RolePath, named
 from retrieval_interp.tasks import InputWarning, Task
 from retrieval_interp.tasks.structured import check_sampling
@@ -20,7 +21,7 @@ _WEAKEST = 0.05  # paths with less mean attention are not cut
 
 
 def needed_paths(
-    model: Any,
+    model: HookedModel,
     task: Task,
     tolerance: float | None = None,
     examples: int = 512,

@@ -29,6 +29,7 @@ from retrieval_interp.circuits.fits import draw_batch
 from retrieval_interp.circuits.hooks import heads_of
 from retrieval_interp.circuits.losses import Progress, no_progress
 from retrieval_interp.circuits.mechanisms import IDENTITY, UNIFORM, Mechanism
+from retrieval_interp.circuits.models.contract import HookedModel
 from retrieval_interp.circuits.paths import Head, HeadPath
 from retrieval_interp.tasks import Batch, InputError, InputWarning, Task
 from retrieval_interp.tasks.structured import check_sampling, from_data
@@ -93,7 +94,7 @@ class SearchState:
 
 
 def discover(
-    model: Any,
+    model: HookedModel,
     task: Task,
     *,
     strategy: Strategy | None = None,
@@ -151,7 +152,7 @@ class Search:
 
     def __init__(
         self,
-        model: Any,
+        model: HookedModel,
         task: Task,
         options: SearchOptions = SearchOptions(),
         strategy: Strategy | None = None,

@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
-from typing import Any
 
 from jaxtyping import Float
 from torch import Tensor
@@ -21,6 +20,7 @@ from retrieval_interp.circuits.mechanisms import (
     Shared,
     along,
 )
+from retrieval_interp.circuits.models.contract import HookedModel
 from retrieval_interp.circuits.paths import Head, RolePath
 from retrieval_interp.tasks import Batch
 
@@ -59,7 +59,9 @@ def propose(attention: Float[Tensor, "dest src"], kind: str, threshold: float) -
     return along(paths)
 
 
-def rule_candidates(model: Any, batch: Batch, heads: list[Head]) -> dict[Head, list[Mechanism]]:
+def rule_candidates(
+    model: HookedModel, batch: Batch, heads: list[Head]
+) -> dict[Head, list[Mechanism]]:
     """Return each head's mean pattern, and rules that explain much of its attention.
 
     For models that read vectors, whose positions are shuffled, these are only rules of one's own

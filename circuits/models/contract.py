@@ -15,8 +15,11 @@ class HookedModel(Protocol):
     blocks: Any  # the layers, each a module
     context_level: int  # of hooks that are set inside others
 
-    if TYPE_CHECKING:  # a bridge collects them anew each time, too slow for checks at run time
+    if TYPE_CHECKING:  # what is too slow to look for at run time, or only a language model has
         hook_dict: Mapping[str, Any]  # hook points by name, as blocks.0.attn.hook_pattern
+        W_E: Tensor  # [d_vocab d_model]
+        W_U: Tensor  # [d_model d_vocab_out]
+        tokenizer: Any
 
     def __call__(self, inputs: Tensor, **options: Any) -> Any: ...
     def hooks(self, *, fwd_hooks: Any) -> AbstractContextManager[Any]: ...
