@@ -7,6 +7,7 @@ that `RULES` lists, and count their `cost`.
 
 import inspect
 import itertools
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -534,6 +535,8 @@ and `previous` there, as the roles say what stands at a position.
 def rule(kind: str, function: Callable[..., Any], tokenizer: Any = None) -> Mechanism:
     """A rule of one's own from a function, which searches and scans try from now on.
 
+    One more of the same kind takes its place; `RULES.remove` takes it out.
+
     Args:
         kind: its word in text and files.
         function: from the tokens of one example, padding left out, to the weights [dest src] that
@@ -555,6 +558,9 @@ def rule(kind: str, function: Callable[..., Any], tokenizer: Any = None) -> Mech
         >>> made = ri.rule("after-comma", after_comma, tokenizer=None)
     """
 
+    if not re.fullmatch(r"\w[\w-]*", kind) or not callable(function):
+        given = f"{kind!r} and {type(function).__name__}"
+        raise InputError(f"rule: expected one word and a function, found {given}")
     needed = [p for p in inspect.signature(function).parameters.values() if p.default is p.empty]
     reads_text = len(needed) == 2
     if reads_text and tokenizer is None:

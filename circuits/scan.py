@@ -314,6 +314,10 @@ def next_token_task(model: HookedModel, text: Any, length: int = 128) -> NextTok
         except (OSError, UnicodeDecodeError) as error:
             raise InputError(f"{text}: expected a file of text, found: {error!s:.100}") from None
     items: Any = text.tolist() if hasattr(text, "tolist") else text
+    if not isinstance(items, Sequence):
+        raise InputError(
+            f"text: expected text, its file as a Path, token ids or a task, found {items!r:.40}"
+        )
     items = [items] if isinstance(items, str) else items
     if items and all(isinstance(item, str) for item in items):
         if tokenizer is None:

@@ -119,7 +119,7 @@ def test_the_command_writes_rows_that_plot_reads(run_command_in_process, tmp_pat
     assert (done.returncode, done.stderr) == (0, "") and (tmp_path / "figure.html").exists()
     data = json.loads(rows.read_text())
     asked = [(row["formulation"], row["steps"], row["questions"]) for row in data["rows"]]
-    assert asked == [("equations", 1, 4), ("equations", 2, 4), ("kingdoms", None, 4)]
+    assert asked == [("equations", 1, 8), ("equations", 2, 8), ("kingdoms", None, 8)]
     assert not undocumented(data)
     again = run_command_in_process("llm", "plot", rows)
     assert again.stdout == done.stdout.split("numbers:")[0]

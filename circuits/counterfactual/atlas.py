@@ -96,8 +96,13 @@ def atlas(
         least: the share that has to be lost for a head to matter.
         progress: wraps an iterable to show a bar.
     """
-    if not tasks or not all(isinstance(task, Task) for task in tasks.values()):
+    named = isinstance(tasks, Mapping) and all(isinstance(name, str) for name in tasks)
+    if not (named and tasks and all(isinstance(task, Task) for task in tasks.values())):
         raise InputError(f"tasks: expected tasks by name, found {tasks!r:.60}")
+    if examples < 4 or most < 1:
+        raise InputError(
+            f"expected at least 4 examples and 1 head of each task, found {examples} and {most}"
+        )
     chosen: set[Head] = set()
     with measuring(model):
         for task in progress(list(tasks.values()), "choosing heads"):

@@ -387,7 +387,7 @@ def explain(
         for path in progress(list(paths), "cutting paths in all heads"):
             needed += _needed(search, recoveries, path, attention_here - attention_there)
     except (OutOfTime, KeyboardInterrupt):
-        tried = f"{len(scores)} of {len(units)} units were left out"
+        tried = f"{len(scores)} of {len(units)} units had been left out, each alone"
         missing.append(f"when it was stopped, {tried}, and {len(control)} random sets tried")
     return Explanation(
         task=task.task,

@@ -229,8 +229,12 @@ def load_model(name: str, device: str, task: str | None = None) -> tuple[Any, An
         return load_model(name, device)[0], own_task(task)
     place = choose_device(device)
     if ".py:" in name:
-        if hasattr(model := named_in(name), "parameters"):
-            check_device(model, device)
+        model = named_in(name)
+        if callable(model) and not hasattr(model, "cfg"):
+            model = model()
+        if not hasattr(model, "run_with_hooks"):
+            raise InputError(f"{name}: expected a hooked model, found {type(model).__name__}")
+        check_device(model, device)
         return model, None
     if _has_task(name):
         checkpoint = ri.load_checkpoint(name, place)

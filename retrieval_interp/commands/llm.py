@@ -67,7 +67,7 @@ class ScoreOptions(RowsOptions):
             hub, or your own, FILE.py:NAME.
         formulation: which ones; by default all five.
         steps: statements per chain, D, of equations and lives-with.
-        questions: for every formulation and D.
+        questions: for every formulation and D, rounded up to whole texts, at least two.
         solved: how many solved examples stand before each question.
         seed: which questions.
         device: auto, cpu or cuda.

@@ -37,14 +37,14 @@ def expected_accuracy(
 
     A text is asked about every chain, so that these questions share its run. Texts are independent,
     the questions of one are not: standard errors are of the mean over texts. The number of
-    questions is rounded up to whole texts.
+    questions is rounded up to whole texts, at least two.
 
     Raises:
         InputError: if answers change the tokens of the prompt, or one begins another, or the model
             reads fewer tokens.
     """
     reader, rows, chains = Reader(model), list[Tensor](), task.prompt.chains
-    texts = math.ceil(questions / chains)
+    texts = max(2, math.ceil(questions / chains))  # of one there is no standard error
     asked = progress([*product(range(texts), range(chains))], task.prompt.name)
     with torch.inference_mode(), measuring(model):
         for index, chain in asked:

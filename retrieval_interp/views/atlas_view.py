@@ -42,7 +42,8 @@ def order(atlas: Atlas) -> list[Head]:
 def cell_text(lost: Lost) -> str:
     """`69 v`; the letters name each part that loses half as much by itself."""
     share, parts = lost.output.share, {"a": lost.attention, "v": lost.values}
-    by = [k for k, part in parts.items() if part is not None and part.share / share >= 0.5]
+    half = abs(share) / 2
+    by = [k for k, part in parts.items() if part is not None and abs(part.share) >= half > 0]
     return f"{round(100 * share)} {''.join(by)}".rstrip()
 
 

@@ -144,7 +144,9 @@ def scan_verdict(scan: Scan) -> str:
         said.append(f"One at a time, heads that clearly raise it: {'; '.join(clauses)}.")
     said += _joint_sentences(scan) if scan.joint else []
     unmeasured = sum(math.isnan(row.change.loss) for row in scan.heads)
-    if unmeasured:
+    if unmeasured == len(scan.heads):
+        said.append("The time was over before any head could be replaced or removed.")
+    elif unmeasured:
         said.append(
             f"The time was over before {counted(unmeasured, 'head')} could be replaced alone, "
             "those that are estimated to matter least: what they cost is not known."

@@ -11,6 +11,7 @@ import csv
 import re
 import warnings
 from io import StringIO
+from pathlib import Path
 from typing import Any
 
 from retrieval_interp.tasks.errors import InputError, InputWarning
@@ -36,6 +37,8 @@ def read_pairs(text: str, tokenizer: Any = None, others: str | None = None) -> t
             stay numbers.
         others: the text of PEAP's other file, with the counterfactual prompts.
     """
+    if not isinstance(text, str) or (len(text) < 256 and Path(text).is_file()):
+        raise InputError(f"pairs: expected the text of a file, found {text!r:.60}; read it first")
     text = text.removeprefix("\ufeff")
     if others is not None:
         pairs = _from_spans(text, others)
