@@ -99,7 +99,7 @@ def _check(options: AblateOptions) -> None:
     command.check_model(options.ckpt, "--task FILE.py:NAME" * (options.task is None))
 
 
-def _open(options: AblateOptions) -> tuple[Any, ri.Task, Mapping[str, Any]]:
+def _open(options: AblateOptions) -> "tuple[Any, ri.Task, Mapping[str, Any]]":
     """The model, its task, and a checkpoint's training record."""
     if options.task is None:
         checkpoint = ri.load_checkpoint(options.ckpt, options.device)
@@ -108,8 +108,8 @@ def _open(options: AblateOptions) -> tuple[Any, ri.Task, Mapping[str, Any]]:
 
 
 def _find_or_read(
-    options: AblateOptions, model: Any, task: ri.Task
-) -> tuple[ri.Circuit, list[str]]:
+    options: AblateOptions, model: Any, task: "ri.Task"
+) -> "tuple[ri.Circuit, list[str]]":
     """The circuit, and what is to be said of the search beside it."""
     if options.circuit is not None:
         from retrieval_interp.storage.checkpoint import read_circuit
@@ -131,7 +131,11 @@ def _find_or_read(
 
 
 def _print(
-    options: AblateOptions, model: Any, task: ri.Task, score: ri.CircuitScore, remarks: list[str]
+    options: AblateOptions,
+    model: Any,
+    task: "ri.Task",
+    score: "ri.CircuitScore",
+    remarks: list[str],
 ) -> None:
     from retrieval_interp.views.score_text import describe
 
