@@ -90,6 +90,7 @@ ASKED = {  # with the commands below, on vectors, text and tokens
 SLOW = {("small", "steps")} | {("llama", call) for call in ("scan", "score", "why", "workbench")}
 
 
+@pytest.mark.filterwarnings("ignore:scan. expected at least 8 sequences")
 @pytest.mark.parametrize(
     ("name", "call"),
     [
