@@ -5,7 +5,7 @@
    `ActivationCache.logit_attrs` for weights with folded norms and a centred W_U.
 2. A head *copies* a token if its OV circuit raises the token's own logit most (the copy score of
    Wang et al. 2023, https://arxiv.org/abs/2211.00593). As there, a token is what the residual
-   stream is behind the first MLP. Unlike there, it stands alone behind the text's first token,
+   stream is after the first MLP. Unlike there, it stands alone after the text's first token,
    and its logit is compared with those of the text's tokens, not of the vocabulary.
 """
 
@@ -100,7 +100,7 @@ def _effects(model: HookedModel, batch: Batch) -> Float[Tensor, "batch layer hea
 def copy_scores(model: HookedModel, tokens: Int[Tensor, " token"], first: int) -> dict[Head, float]:
     """The share of tokens whose own logit a head's OV circuit raises most among these tokens.
 
-    Each stands behind the token `first`. Heads of the first layer, and those of a model without
+    Each stands after the token `first`. Heads of the first layer, and those of a model without
     MLPs, read its embedding.
     """
     streams: list[Tensor] = []

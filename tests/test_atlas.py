@@ -56,5 +56,11 @@ def test_an_atlas_is_shown(small, atlas, tmp_path):
     text, page = str(atlas), ri.atlas_view(atlas).save_html(tmp_path / "atlas.html").read_text()
     first = next(line for line in text.splitlines() if line.startswith("L"))
     assert all(cell in page for cell in first.split()) and "http" not in page
+
+
+@pytest.mark.parametrize("tasks", [{}, [0], {1: 2}])
+def test_tasks_without_names_are_refused(without_type_checks, small, tasks):
     with pytest.raises(ri.InputError, match="expected tasks by name"):
-        ri.atlas(small.model, {})
+        ri.atlas(small.model, tasks)
+    with pytest.raises(ri.InputError, match="at least 4 examples"):
+        ri.atlas(small.model, {"one": small.task}, examples=1)

@@ -59,9 +59,12 @@ def test_json_has_the_documented_keys_and_a_line_a_head():
     assert sum('"mechanism"' in line for line in CIRCUIT.to_json().splitlines()) == 3
 
 
-@pytest.mark.parametrize("text", ["L1H0", "1.0", "L-1.H0", "L1.H0x", "", "H0.L1"])
-def test_other_texts_are_no_head(text):
-    with pytest.raises(InputError, match="expected a head such as L[01].H[01], found"):
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [(text, "L1.H0") for text in ("L1H0", "1.0", "L-1.H0", "L1.H0x", "")] + [("H0.L1", "L0.H1")],
+)
+def test_other_texts_are_no_head(text, meant):
+    with pytest.raises(InputError, match=f"expected a head such as {meant}, found"):
         ri.Head.parse(text)
 
 

@@ -259,6 +259,10 @@ def test_models_and_tasks_of_ones_own(command, tmp_path, monkeypatch, run_comman
         assert done.returncode == 0 and "own.py:model: retrieval with 2 chains" in said
     done = run_command_in_process(command, *model, "--task", tmp_path / "own.py:number")
     assert "own.py:number: expected an ri.Task, found int" in done.stderr
+    done = run_command_in_process(
+        command, model[0], tmp_path / "own.py:number", "--task", tmp_path / "own.py:make_task"
+    )
+    assert (done.returncode, "own.py:number: expected a hooked model" in done.stderr) == (2, True)
 
 
 def test_the_version(capsys, monkeypatch):

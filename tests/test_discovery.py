@@ -270,3 +270,5 @@ def test_ctrl_c_gives_the_best_circuit_so_far(run_command_in_process, monkeypatc
     for name in ("circuit.json", "numbers.json"):
         data = json.loads((tmp_path / name).read_text())
         assert data["unfinished"].startswith("the search was cancelled")
+    heads = json.loads((tmp_path / "circuit.json").read_text())["heads"]
+    assert {head["mechanism"] for head in heads} <= {"uniform", "identity", "one-hot"}  # --one-hot

@@ -195,6 +195,9 @@ def test_a_program_of_text_and_tokenizer_is_a_rule(rules_kept, begins):
     assert pattern_of(made, positions)[0].tolist() == [first, first, *third, first]
     with pytest.raises(ri.InputError, match="same-length: expected a tokenizer, which"):
         ri.rule("same-length", same_length)
+    for kind in ("", "two words"):
+        with pytest.raises(ri.InputError, match="rule: expected one word and a function"):
+            ri.rule(kind, same_length, tokenizer)
 
 
 @pytest.mark.parametrize(

@@ -191,6 +191,9 @@ def test_heads_built_by_hand_are_what_they_were_built_as():
     text = NextTokenTask([[8, 1, 2, 1, 2, 1], [8, 5, 5, 6, 6, 5]])
     kinds = [kind_by_attention(a) for a in attention_kinds(model, text, text.whole()).values()]
     assert kinds == ["previous", "first", "same"]
+    uniform = built(n_ctx, [(torch.zeros(21, 21), eye)], d_vocab=9, d_out=9)
+    (beyond,) = attention_kinds(uniform, text, text.whole()).values()
+    assert max(map(abs, beyond.values())) < 1e-6  # half of the tokens may be delimiters
     assert [*copy_scores(model, torch.arange(8), 8).values()] == [1.0, 0.0, 0.0]
     # The token before comes next in three of five places, and in none. Of 3 a ninth is the mean.
     ours = direct_effects(model, text.whole())

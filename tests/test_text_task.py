@@ -305,6 +305,8 @@ def test_pairs_are_read_from_the_files_of_others():
         read(rows, "_idx")
     with pytest.raises(ri.InputError, match="CSV with clean, .* found clean, group"):
         ri.read_pairs("clean,group\na,b")
+    with pytest.raises(ri.InputError, match="expected the text of a file, found '.*read it first"):
+        ri.read_pairs(__file__)
     with pytest.raises(ri.InputError, match="clean_prefix, .* in every line, found"):
         ri.read_pairs('{"clean_prefix": "a"}')
 

@@ -80,9 +80,7 @@ def scan_cells(scan: Scan) -> tuple[list[str], list[list[str]]]:
             together if scan.joint else "",
         ]
 
-    by_cost = sorted(
-        scan.heads, key=lambda row: (row.change.loss != row.change.loss, -row.change.loss)
-    )
+    by_cost = sorted(scan.heads, key=lambda row: (math.isnan(row.change.loss), -row.change.loss))
     columns = [(name, *column) for name, *column in zip(COLUMNS, *map(cells, by_cost))]
     header, *rows = zip(*(column for column in columns if any(column[1:])))
     return list(header), [list(row) for row in rows]
@@ -235,7 +233,9 @@ def scan_view(scan: Scan, model: Any, record: Mapping[str, Any] | None = None) -
             "heads": {
                 str(row.head): {
                     "weights": base64.b64encode(bytes(of_head.tolist())).decode(),
-                    "about": ", ".join(f"{k} {v:.2f}" for k, v in row.attention.items() if v == v),
+                    "about": ", ".join(
+                        f"{k} {v:.2f}" for k, v in row.attention.items() if not math.isnan(v)
+                    ),
                 }
                 for row, of_head in zip(scan.heads, packed.flatten(0, 1))
             },
