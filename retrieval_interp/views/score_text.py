@@ -265,7 +265,7 @@ def verdict(score: CircuitScore, task: Task) -> str:
     if not score.reachable:
         said.append(
             "The tolerance is out of reach on these examples: the intact model's own "
-            f"{score.loss_name} of {score.baseline_loss:.4g} +- {score.baseline_se:.2g} is not "
+            f"{score.loss_name} of {with_error(score.baseline_loss, score.baseline_se)} is not "
             f"below {score.limit:.4g}, so it cannot be told what it needs."
         )
     if score.circuit.unfinished:
@@ -299,7 +299,7 @@ def _emptied(score: CircuitScore, papers: bool) -> Iterator[str]:
     heads = []
     for row in needed:
         served = "".join(f", {text}" for text in serves(row.enables, names))
-        cost = f"{row.emptied.loss:.4f} +- {row.emptied.se:.2g} when emptied" if row.emptied else ""
+        cost = f"{with_error(*row.emptied)} when emptied" if row.emptied else ""
         heads.append(f"{row.head} {row.mechanism.writes} ({row.mechanism.kind}; {cost}{served})")
     if heads:
         paper = ", though the paper does not count such heads as useful" if papers else ""
