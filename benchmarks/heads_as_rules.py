@@ -37,7 +37,7 @@ def beginnings(tokenizer: Any) -> list[list[int]]:
     """The first tokens of each topic, but of those that repeat another one."""
     found, seen = [], set[str]()
     for name in sorted(topics):
-        ids = tokenizer(topics[name])["input_ids"][: LENGTH - 1]
+        ids = tokenizer(topics[name], add_special_tokens=False)["input_ids"][: LENGTH - 1]
         lines = {line for line in tokenizer.decode(ids).splitlines() if len(line) > 30}
         if len(ids) == LENGTH - 1 and not lines & seen:
             found.append([tokenizer.bos_token_id, *ids])
