@@ -12,7 +12,7 @@ from random import Random
 from typing import Any
 
 import torch
-from elsewhere import Foreign, has, main
+from elsewhere import Foreign, command, has
 
 import retrieval_interp as ri
 from retrieval_interp.circuits import Circuit
@@ -180,5 +180,7 @@ class Brackets(Arena):
         return ri.Batch(tokens, targets, roles.clone()).to(device)
 
 
+main = command([Palindromes(), FirstUnique(), SortedList(), Cumsum(), Brackets()])
+
 if __name__ == "__main__":
-    main([Palindromes(), FirstUnique(), SortedList(), Cumsum(), Brackets()])
+    main()

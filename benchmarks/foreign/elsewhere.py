@@ -81,8 +81,8 @@ def row(model: Any, task: Foreign, examples: int, tested: int, **options: Any) -
     }
 
 
-def main(tasks: list[Foreign]) -> None:
-    """Run one of the programs, which are given the path of a checked-out repository."""
+def command(tasks: list[Foreign]) -> Callable[..., None]:
+    """The `main` of a program, which is given the path of a checked-out repository."""
 
     @benchmark(
         {"examples": 32, "tested": 64}, path="", models=[], examples=512, tested=2000, time=0
@@ -93,4 +93,4 @@ def main(tasks: list[Foreign]) -> None:
         sizes = options.examples, options.tested
         return [row(task.model(Path(options.path)), task, *sizes, **more) for task in chosen]
 
-    run()
+    return run

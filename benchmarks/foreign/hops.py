@@ -12,7 +12,7 @@ from random import Random
 from typing import Any
 
 import torch
-from elsewhere import Foreign, main
+from elsewhere import Foreign, command
 from transformer_lens.pretrained.weight_conversions import convert_gpt2_weights
 from transformers import GPT2Config, GPT2LMHeadModel
 
@@ -99,5 +99,9 @@ class Hops(Foreign):
         return model
 
 
+main = command(
+    [Hops(layers, 2**doubled) for layers in range(2, 6) for doubled in range(layers - 1)]
+)
+
 if __name__ == "__main__":
-    main([Hops(layers, 2**doubled) for layers in range(2, 6) for doubled in range(layers - 1)])
+    main()

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 import torch
-from elsewhere import Foreign, main
+from elsewhere import Foreign, command
 from torch import Tensor
 
 import retrieval_interp as ri
@@ -303,7 +303,7 @@ class Printed(Foreign):
         }
 
     def as_printed(self, batch: ri.Batch, examples: int = 64) -> float:
-        """How often the printed code says the same; it does not always put the own position last."""
+        """How often the printed code says the same; there the own position is not always last."""
         names: dict[str, Any] = {}
         words, same = self.program.values["tokens"], 0
         with contextlib.chdir(self.path), contextlib.redirect_stdout(io.StringIO()):
@@ -315,6 +315,8 @@ class Printed(Foreign):
         return same / (examples * len(self.asked))
 
 
+TITLES = ("hist", "double_hist", "sort", "reverse", "most_freq", "dyck1", "dyck2")
+main = command([Printed(title) for title in TITLES])
+
 if __name__ == "__main__":
-    titles = ("hist", "double_hist", "sort", "reverse", "most_freq", "dyck1", "dyck2")
-    main([Printed(title) for title in titles])
+    main()
