@@ -19,7 +19,7 @@ from measure import Rows, benchmark, median_ratio, timed
 from torch import Tensor, nn
 
 import retrieval_interp as ri
-from retrieval_interp.circuits.models.either import hooked_model
+from retrieval_interp.circuits.models.plain import hooked_model
 from retrieval_interp.model import initial_weights
 from retrieval_interp.training import compiled, keep_freed_memory, tf32
 from tests.oracles import stock_transformer

@@ -20,7 +20,7 @@ from measure import Rows, benchmark, timed
 
 import retrieval_interp as ri
 from examples.answers import BEHAVIOURS
-from retrieval_interp.circuits.counterfactual.mechanism import PATCHES
+from retrieval_interp.circuits.counterfactual.patching import PATCHES
 from retrieval_interp.circuits.counterfactual.search import Recovery
 from retrieval_interp.circuits.counterfactual.units import MetricTask
 from retrieval_interp.circuits.hooks import run_model

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import reduce
 from typing import Any
 
+from retrieval_interp.circuits.counterfactual import patching as patching  # more mechanisms
 from retrieval_interp.circuits.mechanisms import MECHANISMS, ORIGINAL, Cut, Mechanism
 from retrieval_interp.circuits.paths import Head as Head
 from retrieval_interp.circuits.paths import HeadPath as HeadPath
@@ -77,6 +78,11 @@ class Circuit:
         for head, mechanism in self.mechanisms.items():
             if mechanism.follows_paths:
                 yield from (HeadPath(head, path) for path in mechanism.paths)
+
+    @property
+    def is_patched(self) -> bool:
+        """Whether some heads are patched from a counterfactual prompt."""
+        return any(mechanism.is_patched for mechanism in self.mechanisms.values())
 
     def every_path(self) -> Iterator[HeadPath]:
         """Yield `paths`, and all others that the intact model needs."""

@@ -8,9 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from retrieval_interp.circuits.attention import first_real
-from retrieval_interp.circuits.hooks import is_causal, is_hooked_transformer
-from retrieval_interp.circuits.models.contract import HookedModel
+from retrieval_interp.circuits.hooks import HookedModel, is_causal, is_hooked_transformer
+from retrieval_interp.circuits.paths import first_real
 from retrieval_interp.tasks import Batch, InputError, InputWarning, Split, Task, TrainingTask
 from retrieval_interp.tasks.errors import check_type
 from retrieval_interp.tasks.roles import check_role_names

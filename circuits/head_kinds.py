@@ -13,10 +13,9 @@ from collections.abc import Collection, Mapping
 import torch
 
 from retrieval_interp.circuits.circuit import Head, HeadPath, RolePath
-from retrieval_interp.circuits.hooks import heads_of
+from retrieval_interp.circuits.hooks import HookedModel, heads_of
 from retrieval_interp.circuits.means import Targets, attention_to
 from retrieval_interp.circuits.mechanisms import AFTER_SAME, FIRST, PREVIOUS, SAME, Positions
-from retrieval_interp.circuits.models.contract import HookedModel
 from retrieval_interp.tasks import Batch, Task
 from retrieval_interp.tasks.words.given_texts import NextTokenTask
 

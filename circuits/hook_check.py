@@ -12,8 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from retrieval_interp.circuits.hooks import heads_of, measuring
-from retrieval_interp.circuits.models.contract import HookedModel
+from retrieval_interp.circuits.hooks import HookedModel, heads_of, measuring
 from retrieval_interp.circuits.paths import Head
 from retrieval_interp.tasks import InputError
 from retrieval_interp.tasks.shown import listed

@@ -1,20 +1,20 @@
-"""Helpers for any hooked model, and then running it with a circuit in place (`ablated`)."""
+"""What a hooked model is, helpers for any, and running it with a circuit in place (`ablated`)."""
 
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float
-from torch import Tensor
+from torch import Tensor, nn
 
-from retrieval_interp.circuits.attention import Mask, softmax_attention
 from retrieval_interp.circuits.circuit import Circuit, Head
 from retrieval_interp.circuits.mechanisms import Mechanism, Positions, pattern_of
-from retrieval_interp.circuits.models.contract import HookedModel
+from retrieval_interp.circuits.paths import Mask, softmax_attention
 from retrieval_interp.tasks import Batch, InputError
 from retrieval_interp.tasks.errors import check_type
 from retrieval_interp.tasks.task import Attended
@@ -27,6 +27,29 @@ PART = 256  # examples per part of a larger batch; as fast as 512; 2.2 GB, not 2
 LOGITS = 300_000_000  # numbers that a run's logits may have, as vocabularies may be large
 _MEASURED: "weakref.WeakSet[Any]" = weakref.WeakSet()  # models that are inside `measuring`
 HookFunction = Callable[..., Tensor | None]
+
+
+@runtime_checkable
+class HookedModel(Protocol):
+    """A `HookedTransformer`, a `TransformerBridge`, or what has their named hook points."""
+
+    cfg: Any  # n_layers, n_heads, d_model, d_head, d_vocab, d_vocab_out, ...
+    blocks: Any  # the layers, each a module
+    context_level: int  # of hooks that are set inside others
+
+    if TYPE_CHECKING:  # what is too slow to look for at run time, or only a language model has
+        hook_dict: Mapping[str, Any]  # hook points by name, as blocks.0.attn.hook_pattern
+        W_E: Tensor  # [d_vocab d_model]
+        W_U: Tensor  # [d_model d_vocab_out]
+        tokenizer: Any
+
+    def __call__(self, inputs: Tensor, **options: Any) -> Any: ...
+    def hooks(self, *, fwd_hooks: Any) -> AbstractContextManager[Any]: ...
+    def run_with_hooks(self, inputs: Tensor, **options: Any) -> Any: ...
+    def run_with_cache(self, inputs: Tensor, **options: Any) -> Any: ...
+    def parameters(self) -> Iterator[nn.Parameter]: ...
+    def buffers(self) -> Iterator[Tensor]: ...
+    def modules(self) -> Iterator[nn.Module]: ...
 
 
 def pattern_hook_name(layer: int) -> str:
@@ -423,3 +446,50 @@ def _check_run(examples: int, positions: int, batch: Batch) -> None:
             f"ablation: the circuit was applied for a batch of {n} examples and {size} positions, "
             f"but the model ran on {examples} and {positions}; run the same batch"
         )
+
+
+# Attention on counterfactual prompts, from which heads are patched
+
+
+def with_counterfactual(model: HookedModel, batch: Batch, other: Batch) -> Batch:
+    """Add to a batch the attention and values of a model on counterfactual prompts.
+
+    Args:
+        model: a hooked model; left unchanged.
+        batch: the examples.
+        other: as many, of the same length and with the same padding, that ask something else.
+    """
+    mask, masked = batch.attention_mask, other.attention_mask
+    if batch.inputs.shape != other.inputs.shape or not (
+        mask is masked if mask is None or masked is None else torch.equal(mask, masked)
+    ):
+        raise InputError(
+            f"counterfactual: expected prompts of the same length and padding, inputs of "
+            f"{list(batch.inputs.shape)}, found {list(other.inputs.shape)}"
+        )
+    parts = [attended(model, part) for part in parts_of(model, other)]
+    layers = (Attended(*map(torch.cat, zip(*of_layer))) for of_layer in zip(*parts))
+    return replace(batch, counterfactual=tuple(layers))
+
+
+@torch.no_grad()
+def attended(model: HookedModel, batch: Batch) -> list[Attended]:
+    """Run a model once and return pattern, v and z of each layer."""
+    noted: dict[str, dict[int, Tensor]] = {"hook_pattern": {}, "hook_v": {}, "hook_z": {}}
+    hooks: list[Any] = []
+    for name, layers in noted.items():
+
+        def note(x: Tensor, hook: Any, layers: dict[int, Tensor] = layers) -> None:
+            layers[hook.layer()] = x.detach()
+
+        hooks += in_all_layers(model, name, note)
+    with measuring(model), hooked(model, hooks):
+        model(batch.inputs, **call_options(batch), return_type=None)
+    by_layer: Iterable[Any] = range(model.cfg.n_layers)
+    missing = [name for name, layers in noted.items() if len(layers) < model.cfg.n_layers]
+    if missing:
+        raise InputError(
+            f"attention: expected {missing[0]} to fire in {model.cfg.n_layers} layers, found "
+            f"{len(noted[missing[0]])}; load the model as a HookedTransformer or TransformerBridge"
+        )
+    return [Attended(*(noted[name][layer] for name in noted)) for layer in by_layer]

@@ -43,8 +43,8 @@ from torch import Tensor, nn
 
 from retrieval_interp.circuits import fits
 from retrieval_interp.circuits.circuit import Circuit, Head, HeadPath
-from retrieval_interp.circuits.counterfactual.mechanism import keeps_some
 from retrieval_interp.circuits.hooks import (
+    HookedModel,
     KeptPatterns,
     ablated,
     has_hooks,
@@ -56,7 +56,6 @@ from retrieval_interp.circuits.hooks import (
     run_model,
 )
 from retrieval_interp.circuits.mechanisms import OneHot
-from retrieval_interp.circuits.models.contract import HookedModel
 from retrieval_interp.circuits.role_runs import SCORED_ROLE, RoleBase, RoleRuns
 from retrieval_interp.tasks import Batch, InputError, Task
 
@@ -156,7 +155,7 @@ class Scorer:
         circuit.check_roles(self.task)
         for head, mechanism in circuit.mechanisms.items():
             self.positions[head.layer].check(mechanism.paths, f"{head}: ", circuit.role_names)
-        if keeps_some(circuit) and self.batch.counterfactual is None:
+        if circuit.is_patched and self.batch.counterfactual is None:
             raise InputError("circuit: expected a batch with a counterfactual, found one without")
 
     def _losses(self, outputs: Tensor) -> Float[Tensor, "batch target"]:

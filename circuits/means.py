@@ -9,11 +9,11 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from retrieval_interp.circuits import hooks
-from retrieval_interp.circuits.attention import attention_by_role, first_real, shifted
 from retrieval_interp.circuits.circuit import Circuit, Head, RolePath
-from retrieval_interp.circuits.counterfactual.mechanism import Counterfactual
+from retrieval_interp.circuits.counterfactual.patching import Counterfactual
+from retrieval_interp.circuits.hooks import HookedModel
 from retrieval_interp.circuits.mechanisms import Mean, Mechanism, Positions, RoleMean
-from retrieval_interp.circuits.models.contract import HookedModel
+from retrieval_interp.circuits.paths import attention_by_role, first_real, shifted
 from retrieval_interp.tasks import Batch, InputError
 from retrieval_interp.tasks.errors import check_type
 

@@ -16,8 +16,16 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from retrieval_interp.circuits import attention
-from retrieval_interp.circuits.paths import RolePath
+from retrieval_interp.circuits.paths import (
+    Mask,
+    Places,
+    RolePath,
+    first_real,
+    joined,
+    path_sources,
+    rows_of,
+    shifted,
+)
 from retrieval_interp.tasks import Batch, InputError, role_name
 from retrieval_interp.tasks.roles import Roles
 from retrieval_interp.tasks.structured import from_data
@@ -28,7 +36,7 @@ OwnPattern = Float[Tensor, "batch dest src"]  # of the head itself in a run
 Output = Float[Tensor, "batch dest d_head"]  # what a head writes, z = P V
 MECHANISMS: dict[str, type["Mechanism"]] = {}
 """Every class of mechanism, by its `kind`."""
-EVERYTHING_BEFORE = attention.Mask()
+EVERYTHING_BEFORE = Mask()
 _DIGITS = 5  # decimals of a mean pattern's weights
 
 
@@ -36,9 +44,9 @@ _DIGITS = 5  # decimals of a mean pattern's weights
 class Positions:
     """The positions for which a pattern is built."""
 
-    roles: attention.Places
+    roles: Places
     n_positions: int  # sequence length
-    mask: attention.Mask = EVERYTHING_BEFORE  # of the layer
+    mask: Mask = EVERYTHING_BEFORE  # of the layer
     tokens: Int[Tensor, "batch pos"] | None = None  # None where inputs are vectors
     real: Bool[Tensor, "batch pos"] | None = None  # False at padding, to which no rule attends
     _checked: set[RolePath] = field(default_factory=set, compare=False, repr=False)
@@ -90,7 +98,7 @@ class Positions:
         return allowed if self.real is None else allowed & self.real[:, None, :]
 
     @classmethod
-    def of(cls, batch: Batch, mask: attention.Mask) -> "Positions":
+    def of(cls, batch: Batch, mask: Mask) -> "Positions":
         """Return the positions of a batch, in a layer with this mask."""
         return cls(batch.roles, batch.inputs.shape[1], mask, batch.tokens, batch.attention_mask)
 
@@ -102,6 +110,7 @@ class Mechanism:
     parameters: ClassVar[Mapping[str, Any]] = {}  # fields in files besides paths, with their types
     keeps_own: ClassVar[bool] = False  # its pattern is the head's own, `changed`
     replaces_output: ClassVar[bool] = False  # it defines what the head writes (`output`)
+    is_patched: ClassVar[bool] = False  # from a counterfactual prompt (`counterfactual.patching`)
     follows_paths: ClassVar[bool] = False  # it attends along its paths alone, in equal parts
     is_measured: ClassVar[bool] = False  # it is measured on a model, so cannot be written as text
     writes: ClassVar[str] = "adds what stands at fixed places"  # in words, if its pattern is fixed
@@ -143,11 +152,11 @@ class Mechanism:
         """Whether it needs the head's own attention."""
         return self.keeps_own
 
-    def changed(self, pattern: OwnPattern, roles: attention.Places) -> OwnPattern:
+    def changed(self, pattern: OwnPattern, roles: Places) -> OwnPattern:
         """Change the head's own attention, if it `keeps_own`."""
-        return pattern.masked_fill(attention.joined(self.paths, roles, pattern.shape[-1]), 0.0)
+        return pattern.masked_fill(joined(self.paths, roles, pattern.shape[-1]), 0.0)
 
-    def output(self, here: Attended, there: Attended | None, roles: attention.Places) -> Output:
+    def output(self, here: Attended, there: Attended | None, roles: Places) -> Output:
         """Return what the head writes, if it `replaces_output`.
 
         `here` is its attention in the run at hand, `there` on a counterfactual prompt.
@@ -294,10 +303,10 @@ class _ByRole(WithPaths):
         pattern = torch.zeros(len(roles), size, size, device=roles.device)
         parts = torch.zeros(len(roles), size, device=roles.device)
         for dest in {path.dest for path in self.paths}:
-            rows, has_source = attention.rows_of(dest, roles), []
+            rows, has_source = rows_of(dest, roles), []
             for place, path in enumerate(self.paths):
                 if path.dest == dest:
-                    sources = attention.path_sources(path, roles, size).float()
+                    sources = path_sources(path, roles, size).float()
                     count = sources.sum(-1, keepdim=True)
                     share = sources / count.clamp(min=1)
                     share = self.weights[place] * share if self.weights else share
@@ -381,10 +390,10 @@ class Rule(Mechanism):
         real, tokens = positions.real, positions.tokens
         if real is None:
             return self._rows(positions)
-        starts = attention.first_real(real)  # positions count from the first real one
-        tokens = None if tokens is None else attention.shifted(tokens, -starts, (1,))
+        starts = first_real(real)  # positions count from the first real one
+        tokens = None if tokens is None else shifted(tokens, -starts, (1,))
         pattern = self._rows(replace(positions, tokens=tokens, real=None))
-        pattern = attention.shifted(pattern.expand(len(real), -1, -1), starts, (1, 2))
+        pattern = shifted(pattern.expand(len(real), -1, -1), starts, (1, 2))
         return pattern * (real[:, :, None] & real[:, None, :])
 
     def _rows(self, positions: Positions) -> Pattern:

@@ -1,12 +1,21 @@
-"""Heads, paths between roles, and how both are written."""
+"""Heads and paths between roles: how they are written, which positions they join, their attention.
+
+`path_sources` defines which positions a path joins; everything here and elsewhere that checks,
+measures or draws paths calls it. Nothing here runs a model.
+"""
 
 import re
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
 from retrieval_interp.tasks import InputError, Task, parse_role, role_name
 from retrieval_interp.tasks.roles import Roles
 
+Places = Int[Tensor, "batch chain role"]  # the position of every role of every chain; -1 if absent
 _ARROW = re.compile(r"\s*[-=]*[<>=→←][-=]*\s*")
 
 
@@ -98,3 +107,131 @@ class HeadPath(NamedTuple):
 def named(paths: Iterable[HeadPath], names: Sequence[str]) -> tuple[HeadPath, ...]:
     """The same paths, printed with these names of roles."""
     return tuple(HeadPath(Head(*head), RolePath(*path).named(names)) for head, path in paths)
+
+
+# The positions that paths join, and attention there
+
+
+class Mask(NamedTuple):
+    """Which positions a layer may attend to, by their distance."""
+
+    causal: bool = True  # only a position itself and earlier ones
+    window: int | None = None  # only positions less than this many away
+
+    def allows(self, before: Int[Tensor, "..."]) -> Bool[Tensor, "..."]:
+        """Whether sources so many positions before their destinations may be attended to."""
+        allowed = before >= 0 if self.causal else torch.ones_like(before, dtype=torch.bool)
+        return allowed if self.window is None else allowed & (before.abs() < self.window)
+
+
+def path_sources(path: RolePath, roles: Places, size: int) -> Bool[Tensor, "batch chain src"]:
+    """Return a path's sources, for role `dest` of every chain; none if it is absent.
+
+    Where chains have `dest` at the same position, it has the sources of all these chains. `size` is
+    the number of positions.
+    """
+    position = torch.arange(size, device=roles.device)
+    sources = roles[:, :, path.src, None] == position
+    shared = shared_destinations(roles, path.dest)
+    sources = sources if shared is None else (shared.float() @ sources.float()) > 0
+    return sources & (roles[:, :, path.dest, None] >= 0)
+
+
+def shared_destinations(roles: Places, dest: int) -> Bool[Tensor, "batch chain chain2"] | None:
+    """Return which chains share the position of role `dest`; None if no two do."""
+    here = roles[:, :, dest]
+    same = (here[:, :, None] == here[:, None, :]) & (here >= 0)[:, None, :]
+    return same if int(same.sum()) > int((here >= 0).sum()) else None
+
+
+def rows_of(dest: int, roles: Places) -> tuple[Tensor, Tensor]:
+    """Return the index of a role's rows, for every chain; any row for absent ones."""
+    example = torch.arange(len(roles), device=roles.device)[:, None].expand(roles.shape[:2])
+    return example, roles[:, :, dest].clamp(min=0)
+
+
+def softmax_attention(
+    queries: Float[Tensor, "*batch dest d_head"],
+    keys: Float[Tensor, "*batch src d_head"],
+    allowed: Bool[Tensor, "*#batch dest src"],
+    scale: float,
+) -> Float[Tensor, "*batch dest src"]:
+    """Return dot-product attention: softmax(q·k / scale) over allowed sources."""
+    scores = queries @ keys.transpose(-1, -2) / scale
+    return scores.masked_fill(~allowed, -torch.inf).softmax(-1)
+
+
+def joined(
+    paths: Iterable[RolePath], roles: Places, size: int, rows: Iterable[int] = ()
+) -> Bool[Tensor, "batch dest src"]:
+    """Return which positions the paths join, and the whole rows of some roles."""
+    count = torch.zeros(len(roles), size, size, dtype=torch.int32, device=roles.device)
+    for path in paths:
+        sources = path_sources(path, roles, size)
+        count.index_put_(rows_of(path.dest, roles), sources.int(), accumulate=True)
+    for row in rows:
+        present = (roles[:, :, row] >= 0).int()[..., None].expand(-1, -1, size)
+        count.index_put_(rows_of(row, roles), present, accumulate=True)
+    return count > 0
+
+
+def attention_by_role(
+    pattern: Float[Tensor, "batch head dest src"], roles: Places
+) -> tuple[Float[Tensor, "head role role2"], Float[Tensor, "role role2"]]:
+    """Average a pattern from role to role of the same chain; return means and counts.
+
+    Over the examples and chains that have both roles, whose count is the second result; 0 if none
+    has. Where chains share the destination's position, attention to all of them is added up.
+    """
+    example = torch.arange(len(pattern), device=pattern.device)[:, None]
+    of_rows, n_roles, size = [], roles.shape[-1], pattern.shape[-1]
+    for dest in range(n_roles):
+        here = roles[:, :, dest]
+        rows = pattern[example, :, here.clamp(min=0)].float()  # [batch chain head src]
+        shared = shared_destinations(roles, dest)
+        if shared is None:
+            present = (here >= 0)[..., None] & (roles >= 0)
+            sources = roles.clamp(min=0)[:, :, None].expand(-1, -1, rows.shape[2], -1)
+            # Rows of padding, which stand in for absent roles, may be NaN.
+            weights = rows.gather(-1, sources).masked_fill(~present[:, :, None], 0.0)
+        else:
+            all_of = [path_sources(RolePath(dest, src), roles, size) for src in range(n_roles)]
+            among = torch.stack(all_of, dim=-1)  # [batch chain src role]
+            rows = rows.masked_fill(~among.any(-1)[:, :, None], 0.0)
+            present, weights = among.any(2), rows @ among.float()
+        of_rows.append((weights.sum(dim=(0, 1)), present.float().sum(dim=(0, 1))))
+    totals, counts = (torch.stack(all_rows, dim=-2) for all_rows in zip(*of_rows))
+    return totals / counts.clamp(min=1), counts
+
+
+def role_places(roles: Places, size: int) -> Bool[Tensor, "batch role pos"]:
+    """Return where every role is, in any chain; nowhere if it is absent."""
+    position = torch.arange(size, device=roles.device)
+    return (roles[..., None] == position).any(1)
+
+
+def attention_along(
+    pattern: Float[Tensor, "batch dest src"], path: RolePath, roles: Places
+) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
+    """Average one head's attention along a path, to all its sources together.
+
+    Over the examples and chains that have a source, whose number is the second result; 0 if none.
+    """
+    sources = path_sources(path, roles, pattern.shape[-1])
+    count = sources.any(-1).float().sum()
+    along = pattern[rows_of(path.dest, roles)].float().masked_fill(~sources, 0.0)
+    return along.sum() / count.clamp(min=1), count
+
+
+def first_real(real: Bool[Tensor, "batch pos"]) -> Int[Tensor, " batch"]:
+    """Return the position of every example's first token that is no padding."""
+    return real.int().argmax(1)
+
+
+def shifted(x: Tensor, by: Int[Tensor, " batch"], dims: tuple[int, ...]) -> Tensor:
+    """Shift each example along some axes by its own number of places, cyclically."""
+    for dim in dims:
+        place = torch.arange(x.shape[dim], device=x.device) - by[:, None]
+        shape = [len(x), *[1] * (dim - 1), x.shape[dim], *[1] * (x.ndim - dim - 1)]
+        x = x.gather(dim, (place % x.shape[dim]).view(shape).expand(x.shape))
+    return x

@@ -18,12 +18,16 @@ from einops import rearrange
 from jaxtyping import Float, Shaped
 from torch import Tensor
 
-from retrieval_interp.circuits.attention import softmax_attention
 from retrieval_interp.circuits.circuit import Circuit
-from retrieval_interp.circuits.hooks import has_hooks, is_hooked_transformer, positions_by_layer
+from retrieval_interp.circuits.hooks import (
+    HookedModel,
+    has_hooks,
+    is_hooked_transformer,
+    positions_by_layer,
+)
 from retrieval_interp.circuits.mechanisms import ORIGINAL, Mechanism, pattern_of
-from retrieval_interp.circuits.models.contract import HookedModel
 from retrieval_interp.circuits.models.plain import PlainTransformer, norm
+from retrieval_interp.circuits.paths import softmax_attention
 from retrieval_interp.tasks import Batch
 
 SCORED_ROLE = 0

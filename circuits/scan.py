@@ -30,7 +30,7 @@ from retrieval_interp.circuits.head_kinds import (
     head_kind,
     kind_by_attention,
 )
-from retrieval_interp.circuits.hooks import heads_of, is_causal
+from retrieval_interp.circuits.hooks import HookedModel, heads_of, is_causal
 from retrieval_interp.circuits.losses import Measured, Progress, no_progress
 from retrieval_interp.circuits.means import (
     allowed_attention,
@@ -38,7 +38,6 @@ from retrieval_interp.circuits.means import (
     overlaps,
 )
 from retrieval_interp.circuits.mechanisms import IDENTITY, RULES, UNIFORM, Mechanism, OneHot
-from retrieval_interp.circuits.models.contract import HookedModel
 from retrieval_interp.circuits.tolerance import kept_share
 from retrieval_interp.tasks import Batch, InputError, InputWarning, Task
 from retrieval_interp.tasks.shown import shown

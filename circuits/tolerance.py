@@ -9,10 +9,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from retrieval_interp.circuits.circuit import Circuit
-from retrieval_interp.circuits.hooks import heads_of
+from retrieval_interp.circuits.hooks import HookedModel, heads_of
 from retrieval_interp.circuits.losses import standard_error
 from retrieval_interp.circuits.mechanisms import UNIFORM
-from retrieval_interp.circuits.models.contract import HookedModel
 from retrieval_interp.tasks import Batch, Task
 from retrieval_interp.tasks.structured import check_tolerance
 

@@ -11,8 +11,8 @@ counterfactual has three other names, here only the name that is repeated is ano
 import sys
 
 import retrieval_interp as ri
-from retrieval_interp.circuits.counterfactual.mechanism import with_counterfactual
 from retrieval_interp.circuits.counterfactual.units import MetricTask, Unit, estimate_units
+from retrieval_interp.circuits.hooks import with_counterfactual
 from retrieval_interp.commands.command import load_model
 
 PAPER = {  # its 26 heads, by what it calls them

@@ -22,9 +22,6 @@ from retrieval_interp.circuits.circuit import circuit_diff as circuit_diff
 from retrieval_interp.circuits.counterfactual.atlas import Atlas as Atlas
 from retrieval_interp.circuits.counterfactual.atlas import atlas as atlas
 from retrieval_interp.circuits.counterfactual.explanation import Explanation as Explanation
-from retrieval_interp.circuits.counterfactual.mechanism import (
-    with_counterfactual as with_counterfactual,
-)
 from retrieval_interp.circuits.discovery.alternatives import Alternatives as Alternatives
 from retrieval_interp.circuits.discovery.attribution import attribute as attribute
 from retrieval_interp.circuits.discovery.needed import needed_paths as needed_paths
@@ -33,6 +30,7 @@ from retrieval_interp.circuits.draw.layout import worth_of_paths as worth_of_pat
 from retrieval_interp.circuits.draw.svg import draw_circuit as draw_circuit
 from retrieval_interp.circuits.flow import describe_flow as describe_flow
 from retrieval_interp.circuits.hook_check import check_hook as check_hook
+from retrieval_interp.circuits.hooks import with_counterfactual as with_counterfactual
 from retrieval_interp.circuits.own_rules import rule as rule
 from retrieval_interp.circuits.scan import Scan as Scan
 from retrieval_interp.circuits.scan import scan as scan

@@ -19,14 +19,20 @@ from torch import Tensor
 from retrieval_interp import circuits
 from retrieval_interp.circuits import Circuit, CircuitScore, Head, Scorer, SearchOptions
 from retrieval_interp.circuits.circuit import circuit_diff, parse_head_path, suppose
-from retrieval_interp.circuits.counterfactual.mechanism import keeps_some, with_counterfactual
 from retrieval_interp.circuits.counterfactual.question import PromptQuestion, ask
 from retrieval_interp.circuits.counterfactual.units import Unit, keeping
 from retrieval_interp.circuits.discovery.search import Strategy
 from retrieval_interp.circuits.draw.layout import role_order
 from retrieval_interp.circuits.draw.svg import draw_circuit
 from retrieval_interp.circuits.fits import draw_batch
-from retrieval_interp.circuits.hooks import heads_of, hook_points, is_causal, measuring, versions
+from retrieval_interp.circuits.hooks import (
+    heads_of,
+    hook_points,
+    is_causal,
+    measuring,
+    versions,
+    with_counterfactual,
+)
 from retrieval_interp.circuits.losses import Progress, standard_error
 from retrieval_interp.circuits.means import allowed_attention, position_means, role_mean
 from retrieval_interp.circuits.mechanisms import ORIGINAL, Mechanism
@@ -198,7 +204,7 @@ class Workbench:
         return Scorer(self.model, self.task, batch)
 
     def _scorer_for(self, circuit: Circuit) -> Scorer:
-        return self._counterfactual_scorer if keeps_some(circuit) else self._plain_scorer
+        return self._counterfactual_scorer if circuit.is_patched else self._plain_scorer
 
     @cached_property
     def _losses_of_nothing(self) -> Float[Tensor, " batch"]:
@@ -295,7 +301,7 @@ class Workbench:
         heads = f"{len(self.circuit.mechanisms)} of {counted(len(self.heads), 'head')}"
         if not self.circuit.mechanisms:
             text = f"no head is replaced; intact {text}"
-        elif keeps_some(self.circuit):
+        elif self.circuit.is_patched:
             text = f"{text}, {below}; {self._recovered()}"
         else:
             beats = ", better than the intact model" if better else ""
@@ -325,7 +331,7 @@ class Workbench:
 
     def counterfactual_of(self, example: int) -> str:
         """Return an example's counterfactual in words, if the circuit patches heads from it."""
-        if not keeps_some(self.circuit):
+        if not self.circuit.is_patched:
             return ""
         prompt, counterfactual = (
             " ".join(position_labels(self.model, self.task, batch[[example]], 0))

@@ -7,9 +7,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from retrieval_interp.circuits.models.contract import HookedModel
-from retrieval_interp.circuits.models.either import hooked_model, plain_transformer
-from retrieval_interp.circuits.models.plain import PlainTransformer
+from retrieval_interp.circuits.hooks import HookedModel
+from retrieval_interp.circuits.models.plain import PlainTransformer, hooked_model, plain_transformer
 from retrieval_interp.config import Init, ModelConfig
 from retrieval_interp.tasks import InputError, TokenTask, TrainingTask
 from retrieval_interp.tasks.training_task import BEGIN

@@ -18,8 +18,8 @@ from einops import rearrange
 from jaxtyping import Int
 from torch import Tensor, nn
 
-from retrieval_interp.circuits.models.contract import HookedModel
-from retrieval_interp.circuits.models.either import has_hooked_transformer, hooked_model
+from retrieval_interp.circuits.hooks import HookedModel
+from retrieval_interp.circuits.models.plain import has_hooked_transformer, hooked_model
 from retrieval_interp.config import Recipe
 from retrieval_interp.model import choose_device, initial_weights, tokenizer_of
 from retrieval_interp.storage.checkpoint import RunFolder, read_metrics

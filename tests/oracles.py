@@ -24,10 +24,10 @@ from examples.reach_the_bound import (
     pair_head,
     split,
 )
-from retrieval_interp.circuits.attention import Mask
 from retrieval_interp.circuits.flow import causal_depth
 from retrieval_interp.circuits.mechanisms import Positions
 from retrieval_interp.circuits.models.transformer import VectorTransformer
+from retrieval_interp.circuits.paths import Mask
 from retrieval_interp.model import word_tokenizer
 from retrieval_interp.tasks import RetrievalTask
 

@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import retrieval_interp as ri
-from retrieval_interp.circuits.attention import Mask
 from retrieval_interp.circuits.discovery.space import cost_of
 from retrieval_interp.circuits.mechanisms import (
     IDENTITY,
@@ -21,6 +20,7 @@ from retrieval_interp.circuits.mechanisms import (
     Positions,
     Shared,
 )
+from retrieval_interp.circuits.paths import Mask
 from retrieval_interp.tasks import InputError, RetrievalTask
 from retrieval_interp.views.page import circuit_html
 

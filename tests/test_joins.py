@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 import retrieval_interp as ri
 from retrieval_interp.circuits import mechanisms
-from retrieval_interp.circuits.attention import Mask, attention_along, joined
 from retrieval_interp.circuits.losses import Scorer
 from retrieval_interp.circuits.means import mean_attention, mean_patterns
+from retrieval_interp.circuits.paths import Mask, attention_along, joined
 from tests.oracles import Lookup, bridge_of, hooked_model
 
 

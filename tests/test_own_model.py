@@ -15,9 +15,9 @@ from tokenizers.processors import TemplateProcessing
 
 import retrieval_interp as ri
 from retrieval_interp.circuits import Circuit, Head, Scorer, mechanisms
-from retrieval_interp.circuits.attention import Mask
 from retrieval_interp.circuits.hooks import ablated, probed
 from retrieval_interp.circuits.mechanisms import Positions, pattern_of
+from retrieval_interp.circuits.paths import Mask
 from tests.oracles import (
     SENTENCE,
     Lookup,

@@ -10,13 +10,12 @@ from itertools import product
 from typing import Any, NamedTuple
 
 from retrieval_interp.circuits.circuit import Head
-from retrieval_interp.circuits.counterfactual.mechanism import Patch
+from retrieval_interp.circuits.counterfactual.patching import Patch
 from retrieval_interp.circuits.counterfactual.search import Recovery, Share
 from retrieval_interp.circuits.counterfactual.units import MetricTask, Unit, estimate_units, losing
 from retrieval_interp.circuits.counterfactual.why import draw_prompts
-from retrieval_interp.circuits.hooks import measuring
+from retrieval_interp.circuits.hooks import HookedModel, measuring
 from retrieval_interp.circuits.losses import Progress, no_progress
-from retrieval_interp.circuits.models.contract import HookedModel
 from retrieval_interp.tasks import InputError, Task
 from retrieval_interp.tasks.shown import shown
 

@@ -15,11 +15,10 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from retrieval_interp.circuits.attention import attention_by_role
 from retrieval_interp.circuits.circuit import Circuit
 from retrieval_interp.circuits.counterfactual.kinds import MOVER, head_name, is_so_on_text
-from retrieval_interp.circuits.counterfactual.mechanism import Patch
 from retrieval_interp.circuits.counterfactual.origin import Origin, origins
+from retrieval_interp.circuits.counterfactual.patching import Patch
 from retrieval_interp.circuits.counterfactual.question import PromptQuestion
 from retrieval_interp.circuits.counterfactual.search import KeepSearch, Recovery, Share
 from retrieval_interp.circuits.counterfactual.units import (
@@ -32,6 +31,7 @@ from retrieval_interp.circuits.counterfactual.units import (
 )
 from retrieval_interp.circuits.discovery.judge import OutOfTime
 from retrieval_interp.circuits.discovery.needed import minimal_sets
+from retrieval_interp.circuits.hooks import HookedModel
 from retrieval_interp.circuits.losses import (
     HookRuns,
     Measured,
@@ -40,8 +40,7 @@ from retrieval_interp.circuits.losses import (
     standard_error,
 )
 from retrieval_interp.circuits.means import mean_attention
-from retrieval_interp.circuits.models.contract import HookedModel
-from retrieval_interp.circuits.paths import Head, HeadPath, RolePath
+from retrieval_interp.circuits.paths import Head, HeadPath, RolePath, attention_by_role
 from retrieval_interp.circuits.scores.enabling import Enabled, Sight
 from retrieval_interp.tasks import Batch, Task
 from retrieval_interp.tasks.shown import counted, listed

@@ -5,8 +5,8 @@ from typing import Any
 
 from retrieval_interp.circuits.circuit import Head, RolePath
 from retrieval_interp.circuits.head_kinds import KINDS, path_kind
+from retrieval_interp.circuits.hooks import HookedModel
 from retrieval_interp.circuits.mechanisms import Mechanism
-from retrieval_interp.circuits.models.contract import HookedModel
 from retrieval_interp.circuits.scan import describe_heads
 from retrieval_interp.tasks import Batch, Task
 from retrieval_interp.tasks.words.given_texts import NextTokenTask

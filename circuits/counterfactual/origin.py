@@ -17,10 +17,14 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from retrieval_interp.circuits.attention import rows_of
-from retrieval_interp.circuits.hooks import call_options, hook_points, hooked, measuring
-from retrieval_interp.circuits.models.contract import HookedModel
-from retrieval_interp.circuits.paths import HeadPath
+from retrieval_interp.circuits.hooks import (
+    HookedModel,
+    call_options,
+    hook_points,
+    hooked,
+    measuring,
+)
+from retrieval_interp.circuits.paths import HeadPath, rows_of
 from retrieval_interp.tasks import Batch
 
 _EXACT = 0.01  # share of a path's contribution by which the sum of its parts may differ from it

@@ -29,9 +29,15 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from retrieval_interp.circuits.hooks import has_hooks, hooked, is_transformers, measuring, run_model
+from retrieval_interp.circuits.hooks import (
+    HookedModel,
+    has_hooks,
+    hooked,
+    is_transformers,
+    measuring,
+    run_model,
+)
 from retrieval_interp.circuits.losses import Progress, answer_hooks, no_progress
-from retrieval_interp.circuits.models.contract import HookedModel
 from retrieval_interp.tasks import Batch, InputError
 from retrieval_interp.tasks.shown import listed
 from retrieval_interp.tasks.words.given_texts import Pair, PairsTask, SpelledTask

@@ -25,7 +25,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from retrieval_interp.circuits.circuit import Circuit
-from retrieval_interp.circuits.counterfactual.mechanism import Patch
+from retrieval_interp.circuits.counterfactual.patching import Patch
 from retrieval_interp.circuits.counterfactual.units import (
     LEVELS,
     PROBABILITY,
@@ -38,9 +38,8 @@ from retrieval_interp.circuits.counterfactual.units import (
     prompts_at_once,
 )
 from retrieval_interp.circuits.discovery.judge import OutOfTime
-from retrieval_interp.circuits.hooks import has_hooks, heads_of
+from retrieval_interp.circuits.hooks import HookedModel, has_hooks, heads_of
 from retrieval_interp.circuits.losses import Scorer, standard_error
-from retrieval_interp.circuits.models.contract import HookedModel
 from retrieval_interp.circuits.tolerance import uninformed_loss
 from retrieval_interp.tasks import Batch, InputError
 

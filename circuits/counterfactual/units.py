@@ -18,19 +18,18 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from retrieval_interp.circuits.attention import role_places
 from retrieval_interp.circuits.circuit import Circuit, Head, RolePath
-from retrieval_interp.circuits.counterfactual.mechanism import (
+from retrieval_interp.circuits.counterfactual.patching import (
     Counterfactual,
     Patch,
     Patched,
     written,
 )
 from retrieval_interp.circuits.discovery.judge import OutOfTime
-from retrieval_interp.circuits.hooks import has_hooks, hooked, in_all_layers, run_model
+from retrieval_interp.circuits.hooks import HookedModel, has_hooks, hooked, in_all_layers, run_model
 from retrieval_interp.circuits.losses import answer_hooks
 from retrieval_interp.circuits.mechanisms import ORIGINAL, Mechanism
-from retrieval_interp.circuits.models.contract import HookedModel
+from retrieval_interp.circuits.paths import role_places
 from retrieval_interp.tasks import Batch, InputError, Task, parse_role, role_name
 from retrieval_interp.tasks.roles import Roles
 from retrieval_interp.tasks.task import Attended, Outputs

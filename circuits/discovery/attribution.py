@@ -23,9 +23,9 @@ from torch import Tensor
 from retrieval_interp.circuits import hooks
 from retrieval_interp.circuits.circuit import Circuit, Head
 from retrieval_interp.circuits.fits import check_batch_fits, check_model_fits
+from retrieval_interp.circuits.hooks import HookedModel
 from retrieval_interp.circuits.losses import answer_hooks
 from retrieval_interp.circuits.mechanisms import Mechanism, Positions, along
-from retrieval_interp.circuits.models.contract import HookedModel
 from retrieval_interp.tasks import Batch, InputError, Task
 
 _READ = 64  # outputs at a position that a loss may depend on, for a second-order term

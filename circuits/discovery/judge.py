@@ -17,10 +17,10 @@ from torch import Tensor
 
 from retrieval_interp.circuits.circuit import Circuit
 from retrieval_interp.circuits.discovery.attribution import Attribution, Changed, attribute
+from retrieval_interp.circuits.hooks import HookedModel
 from retrieval_interp.circuits.losses import Scorer
 from retrieval_interp.circuits.means import allowed_attention, mean_attention
 from retrieval_interp.circuits.mechanisms import Mechanism
-from retrieval_interp.circuits.models.contract import HookedModel
 from retrieval_interp.circuits.paths import Head
 from retrieval_interp.circuits.tolerance import Bar, has_learned, uninformed_loss, unlearned_text
 from retrieval_interp.tasks import Batch, InputError, Task

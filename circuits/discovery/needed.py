@@ -7,10 +7,9 @@ from typing import TypeVar
 
 from retrieval_interp.circuits.discovery.judge import Judge
 from retrieval_interp.circuits.fits import draw_batch
-from retrieval_interp.circuits.hooks import heads_of
+from retrieval_interp.circuits.hooks import HookedModel, heads_of
 from retrieval_interp.circuits.losses import Progress, all_but_one, no_progress
 from retrieval_interp.circuits.mechanisms import Cut
-from retrieval_interp.circuits.models.contract import HookedModel
 from retrieval_interp.circuits.paths import Head, HeadPath, RolePath, named
 from retrieval_interp.tasks import InputWarning, Task
 from retrieval_interp.tasks.structured import check_sampling

@@ -26,10 +26,9 @@ from retrieval_interp.circuits.discovery.nearby import EFFORT, Effort, Near, Nea
 from retrieval_interp.circuits.discovery.needed import cut_paths
 from retrieval_interp.circuits.discovery.space import Space, rule_candidates
 from retrieval_interp.circuits.fits import draw_batch
-from retrieval_interp.circuits.hooks import heads_of
+from retrieval_interp.circuits.hooks import HookedModel, heads_of
 from retrieval_interp.circuits.losses import Progress, no_progress
 from retrieval_interp.circuits.mechanisms import IDENTITY, UNIFORM, Mechanism
-from retrieval_interp.circuits.models.contract import HookedModel
 from retrieval_interp.circuits.paths import Head, HeadPath
 from retrieval_interp.tasks import Batch, InputError, InputWarning, Task
 from retrieval_interp.tasks.structured import check_sampling, from_data

@@ -8,6 +8,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from retrieval_interp.circuits.circuit import Circuit
+from retrieval_interp.circuits.hooks import HookedModel
 from retrieval_interp.circuits.means import overlaps, position_means, role_mean
 from retrieval_interp.circuits.mechanisms import (
     FIRST,
@@ -20,7 +21,6 @@ from retrieval_interp.circuits.mechanisms import (
     Shared,
     along,
 )
-from retrieval_interp.circuits.models.contract import HookedModel
 from retrieval_interp.circuits.paths import Head, RolePath
 from retrieval_interp.tasks import Batch
 

@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from retrieval_interp.circuits.circuit import Circuit, Head, HeadPath, interchangeable
-from retrieval_interp.circuits.counterfactual.mechanism import Counterfactual
 from retrieval_interp.circuits.head_kinds import head_kind
 from retrieval_interp.circuits.scores.enabling import Enabled
 from retrieval_interp.tasks import Batch, Task, role_name
@@ -112,7 +111,7 @@ def arrange(
 
 def carrying_paths(circuit: Circuit) -> list[HeadPath]:
     """Return one-hot and shared paths, and those that patched heads keep."""
-    kept = {h: m for h, m in circuit.mechanisms.items() if isinstance(m, Counterfactual)}
+    kept = {h: m for h, m in circuit.mechanisms.items() if m.is_patched}
     return [*circuit.paths(), *(HeadPath(h, path) for h, m in kept.items() for path in m.paths)]
 
 
@@ -206,7 +205,7 @@ def _head_lines(
     sides = [f"({side}) {names[side]}" for side in sorted(names)]
     kind = head_kind(paths, batch) if batch is not None else ""
     if mechanism.paths:
-        role = "keeps" if isinstance(mechanism, Counterfactual) else mechanism.kind
+        role = "keeps" if mechanism.is_patched else mechanism.kind
     elif head in enables:
         role = mechanism.kind
     elif any(path in circuit.enabling for path in paths):

@@ -6,6 +6,8 @@ bias, so there this is what is trained.
 """
 
 from functools import reduce
+from importlib import import_module
+from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -14,6 +16,7 @@ from einops import rearrange
 from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 
+from retrieval_interp.circuits.hooks import HookedModel
 from retrieval_interp.tasks.errors import InputError
 
 
@@ -130,3 +133,30 @@ def embed_vectors(
             f"model: expected inputs of shape [batch, pos, {d_in}], found {list(vectors.shape)}"
         )
     return vectors @ read_in
+
+
+# Hook points, by either version of TransformerLens: 3.9 has HookedTransformer, 4 its bridge alone
+
+
+def has_hooked_transformer() -> bool:
+    """Whether the installed TransformerLens is older than 4."""
+    return int(version("transformer-lens").partition(".")[0]) < 4
+
+
+def plain_transformer(reads_vectors: bool, **sizes: Any) -> PlainTransformer:
+    """GPT-2 blocks whose weights are zeros, of sizes by the names of TransformerLens's configs."""
+    common = {"normalization_type": "LN", "positional_embedding_type": "standard"}
+    cfg = _library().make_config(**sizes, **common, default_prepend_bos=not reads_vectors)
+    return PlainTransformer(cfg, reads_vectors)
+
+
+def hooked_model(plain: PlainTransformer, tokenizer: Any = None) -> HookedModel:
+    """A model with hook points and a copy of these weights, on their device."""
+    made = _library().hooked_model(plain, tokenizer)
+    hooked: HookedModel = made.to(plain.embed.W_E.device, print_details=False)
+    return hooked
+
+
+def _library() -> Any:
+    name = "transformer" if has_hooked_transformer() else "bridge"
+    return import_module(f"retrieval_interp.circuits.models.{name}")

@@ -14,11 +14,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from retrieval_interp.circuits.attention import attention_along
 from retrieval_interp.circuits.circuit import Circuit, HeadPath
-from retrieval_interp.circuits.hooks import hooked, in_all_layers, parts_of, run_model
+from retrieval_interp.circuits.hooks import HookedModel, hooked, in_all_layers, parts_of, run_model
 from retrieval_interp.circuits.losses import HookRuns, Progress, SomeRemoval, no_progress, with_cut
-from retrieval_interp.circuits.models.contract import HookedModel
+from retrieval_interp.circuits.paths import attention_along
 from retrieval_interp.tasks import Batch
 from retrieval_interp.tasks.errors import check_type
 

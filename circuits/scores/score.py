@@ -15,8 +15,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from retrieval_interp.circuits.circuit import Circuit, Head, HeadPath, RolePath
-from retrieval_interp.circuits.counterfactual.mechanism import batch_for
-from retrieval_interp.circuits.hooks import has_hooks
+from retrieval_interp.circuits.hooks import HookedModel, has_hooks, with_counterfactual
 from retrieval_interp.circuits.losses import (
     Measured,
     Progress,
@@ -25,15 +24,15 @@ from retrieval_interp.circuits.losses import (
     SomeRemoval,
     all_but_one,
     cut_losses,
+    mean_loss,
     no_progress,
     removed_losses,
     standard_error,
     with_cut,
 )
 from retrieval_interp.circuits.means import mean_attention
-from retrieval_interp.circuits.mechanisms import Mechanism, along
-from retrieval_interp.circuits.models.contract import HookedModel
-from retrieval_interp.circuits.scores.ablations import LiveScore
+from retrieval_interp.circuits.mechanisms import IDENTITY, UNIFORM, Mechanism, along
+from retrieval_interp.circuits.paths import named
 from retrieval_interp.circuits.scores.enabling import Enabled, enabled_by
 from retrieval_interp.circuits.tolerance import (
     Bar,
@@ -43,6 +42,7 @@ from retrieval_interp.circuits.tolerance import (
     uninformed_loss,
 )
 from retrieval_interp.tasks import Batch, Task
+from retrieval_interp.tasks.errors import check_type
 from retrieval_interp.tasks.shown import shown
 
 QUICK = 32  # examples that tell most random circuits from the given one
@@ -61,6 +61,15 @@ class HeadScore:
     emptied: Measured | None = None  # None for heads that keep their own attention
     needed: bool | None = None  # emptied above the limit by two standard errors; None if not clear
     enables: tuple[Enabled, ...] = ()  # if its pattern is fixed and needed: the paths it serves
+
+
+@dataclass(frozen=True)
+class LiveScore:
+    """A path, its mean attention in the intact model, and the loss when it is cut there."""
+
+    path: HeadPath
+    attention: float
+    live_loss: float
 
 
 @dataclass(frozen=True)
@@ -222,7 +231,10 @@ def score_circuit(
         controls: number of random circuits to compare with.
         progress: wraps an iterable to show a bar, as `(items, text)`.
     """
-    batch = batch_for(circuit, model, task, batch)
+    Circuit.check(circuit)
+    check_type(batch, Batch, "batch")
+    if circuit.is_patched and batch.counterfactual is None:
+        batch = with_counterfactual(model, batch, task.counterfactual(batch, seed=0))
     scorer = Scorer(model, task, batch)
     empty, intact = scorer.empty_circuit, scorer.base_losses.mean(dim=1)
     uninformed = uninformed_loss(model, task, batch, scorer.losses_by_example)
@@ -392,3 +404,68 @@ def random_control(
         loss, error = Measured.of(quick.losses(drawn))
         losses.append(scorer.loss(drawn) if loss - 4 * error <= goal else loss)
     return sorted(losses)
+
+
+# Every head and path of a model, without a circuit
+
+
+@dataclass(frozen=True, repr=False)
+class Ablations:
+    """The loss of every head and path hypothesis."""
+
+    baseline_loss: float  # of the intact model
+    heads: dict[tuple[Head, Mechanism], float]  # with one head replaced by a mechanism
+    paths: list[LiveScore]  # with one path cut
+
+    def __repr__(self) -> str:
+        return f"Ablations: {len(self.heads)} of heads, {len(self.paths)} of paths, see .by_cost"
+
+    @property
+    def head_costs(self) -> dict[Head, float]:
+        """How much each head's loss rises with uniform or identity attention, the smaller rise."""
+        costs: dict[Head, float] = {}
+        for (head, _), loss in self.heads.items():
+            cost = loss - self.baseline_loss
+            costs[head] = min(cost, costs.get(head, cost))
+        return costs
+
+    @property
+    def by_cost(self) -> list[LiveScore]:
+        """The paths, the most costly to cut first."""
+        return sorted(self.paths, key=lambda row: -row.live_loss)
+
+
+def ablations(
+    model: HookedModel,
+    task: Task,
+    batch: Batch,
+    least: float = 0.0,
+    progress: Progress = no_progress,
+) -> Ablations:
+    """Replace every head, and cut every path, one at a time.
+
+        heads[h, m] = loss({h: m})    for m uniform and identity, all other heads intact
+        live_loss   = loss(cut p)     of the intact model
+
+    Only what a hypothesis can change is computed (`circuits.losses`).
+
+    Args:
+        model: a hooked model that reads the batch.
+        task: gives the loss.
+        batch: the examples.
+        least: skip paths with less mean attention.
+        progress: wraps an iterable to show a bar, as `(items, text)`.
+    """
+    scorer, attention = Scorer(model, task, batch), mean_attention(model, batch)
+    empty = scorer.empty_circuit
+    replaced = [(head, mechanism) for head in scorer.heads for mechanism in (UNIFORM, IDENTITY)]
+    choices = progress(replaced, "replacing heads")
+    heads = {choice: scorer.loss(empty.replace(*choice)) for choice in choices}
+    paths_of = [layer.paths for layer in scorer.positions]
+    allowed = [HeadPath(head, path) for head in scorer.heads for path in paths_of[head.layer]]
+    cuts = named([p for p in allowed if attention[p.head][p.path] >= least], empty.role_names)
+    paths = [
+        LiveScore(path, float(attention[path.head][path.path]), mean_loss(losses))
+        for path, losses in cut_losses(scorer, cuts, progress)
+    ]
+    return Ablations(mean_loss(scorer.base_losses), heads, paths)

@@ -19,13 +19,13 @@ from torch import Tensor
 
 from retrieval_interp import Workbench
 from retrieval_interp.circuits import Circuit, CircuitScore, Mechanism, Search, score_circuit
-from retrieval_interp.circuits.attention import attention_by_role
 from retrieval_interp.circuits.circuit import Head, HeadPath, RolePath, parse_head_path, suppose
-from retrieval_interp.circuits.counterfactual.mechanism import Counterfactual, keeps_some
+from retrieval_interp.circuits.counterfactual.patching import Counterfactual
 from retrieval_interp.circuits.discovery.space import propose
 from retrieval_interp.circuits.draw.layout import carrying_paths, drawn_paths
 from retrieval_interp.circuits.means import role_mean
 from retrieval_interp.circuits.mechanisms import IDENTITY, ORIGINAL, UNIFORM
+from retrieval_interp.circuits.paths import attention_by_role
 from retrieval_interp.tasks import InputError
 from retrieval_interp.tasks.shown import counted
 from retrieval_interp.views.attention import patterns_on, position_labels, role_map, role_names
@@ -55,7 +55,7 @@ def page_state(bench: Workbench, selected: Selection) -> dict[str, Any]:
     circuit, task, path = bench.circuit, bench.task, selected.path
     attention = bench.mean_attention(selected.with_circuit)
     framed = set(drawn_paths(circuit))
-    keeping, of_head = keeps_some(circuit), dict[Head, set[RolePath]]()
+    keeping, of_head = circuit.is_patched, dict[Head, set[RolePath]]()
     for marked in framed:
         of_head.setdefault(marked.head, set()).add(marked.path)
     maps = [
@@ -140,7 +140,7 @@ def choices(bench: Workbench, head: Head) -> list[JsonRow]:
     for kind, least in (("one-hot", _STRONG), ("shared", _STRONG / 2)):
         names_of.setdefault(propose(attention, kind, least), kind)
     names_of[role_mean(attention)] = "role-mean"
-    if keeps_some(circuit):  # then a head keeps all, its row that differs most, or nothing
+    if circuit.is_patched:  # then a head keeps all, its row that differs most, or nothing
         layers: Any = bench.batch.counterfactual
         there = attention_by_role(layers[head.layer].pattern, bench.batch.roles)[0].cpu()
         change = attention - there[head.head]
@@ -162,7 +162,7 @@ def choices(bench: Workbench, head: Head) -> list[JsonRow]:
 
 def path_row(bench: Workbench, path: HeadPath) -> JsonRow:
     """A path in words, its mean attention, and the circuits that say what it is worth."""
-    circuit, keeping = bench.circuit, keeps_some(bench.circuit)
+    circuit, keeping = bench.circuit, bench.circuit.is_patched
     inside = path in carrying_paths(circuit)
     changed = circuit.without(path) if inside else suppose(circuit, _adding(circuit, path))
     how, act = ("removed from the circuit", "Take it out") if inside else ("with it", "Add it")
@@ -183,7 +183,7 @@ def path_row(bench: Workbench, path: HeadPath) -> JsonRow:
 def _adding(circuit: Circuit, path: HeadPath) -> str:
     """The line that adds a path; in a circuit of what is kept, a whole head then keeps it alone."""
     name, whole = path.text(circuit.role_names), circuit[path.head] == ORIGINAL
-    return name.replace(" ", " counterfactual ", 1) if whole and keeps_some(circuit) else name
+    return name.replace(" ", " counterfactual ", 1) if whole and circuit.is_patched else name
 
 
 class Exploring:
@@ -195,7 +195,7 @@ class Exploring:
 
     def __init__(self, bench: Workbench, publish: Callable[[str], Any], later: Later):
         self.bench, self.publish, self.later = bench, publish, later
-        self.selected = Selection(bench.heads[0], with_circuit=keeps_some(bench.circuit))
+        self.selected = Selection(bench.heads[0], with_circuit=bench.circuit.is_patched)
         self.busy, self.cancelled, self._told = "", False, 0.0
         self.losses: dict[Circuit, float | InputError] = {}  # an error where there can be none
         self.page: dict[str, Any] = {}
@@ -234,7 +234,7 @@ class Exploring:
         except Exception as error:  # a message has no cell to show a traceback in
             return self.refresh(f"{type(error).__name__}: {error}", failed=True)
         state, others = "", self.bench.counterfactual_words
-        if keeps_some(self.bench.circuit):
+        if self.bench.circuit.is_patched:
             state = f"{self.bench.state()}. Counterfactual prompts: {others}"
         self.refresh(result if isinstance(result, str) else state)
 

@@ -24,10 +24,9 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from retrieval_interp.circuits import Circuit
-from retrieval_interp.circuits.attention import Mask
 from retrieval_interp.circuits.mechanisms import Positions
-from retrieval_interp.circuits.models.either import hooked_model
-from retrieval_interp.circuits.models.plain import PlainTransformer
+from retrieval_interp.circuits.models.plain import PlainTransformer, hooked_model
+from retrieval_interp.circuits.paths import Mask
 from retrieval_interp.config import ModelConfig, Recipe
 from retrieval_interp.model import choose_device, empty_weights, tokenizer_of
 from retrieval_interp.storage import files

@@ -14,13 +14,9 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 
-from retrieval_interp.circuits.attention import Places, role_places
-from retrieval_interp.circuits.circuit import Circuit, RolePath
-from retrieval_interp.circuits.hooks import call_options, hooked, in_all_layers, measuring, parts_of
 from retrieval_interp.circuits.mechanisms import Mechanism, Output, WithPaths
-from retrieval_interp.circuits.models.contract import HookedModel
-from retrieval_interp.tasks import Batch, InputError, Task, parse_role, role_name
-from retrieval_interp.tasks.errors import check_type
+from retrieval_interp.circuits.paths import Places, RolePath, role_places
+from retrieval_interp.tasks import InputError, parse_role, role_name
 from retrieval_interp.tasks.roles import Roles
 from retrieval_interp.tasks.structured import from_data
 from retrieval_interp.tasks.task import Attended
@@ -43,6 +39,7 @@ class Counterfactual(WithPaths):
     parameters: ClassVar[Mapping[str, Any]] = {"rows": tuple[str, ...], "patch": Patch}
     keeps_own = True
     replaces_output = True
+    is_patched = True
     rows: tuple[int, ...] = ()
     patch: Patch = "z"
     tried: tuple[int, ...] = ()
@@ -164,63 +161,3 @@ def along(
     """Return what the head writes from some places of its pattern alone."""
     pattern, v = mixed(here, there, patch)
     return pattern.masked_fill(~places, 0.0) @ v  # rows of padding may be NaN
-
-
-def keeps_some(circuit: Circuit) -> bool:
-    """Whether some heads of a circuit are patched from a counterfactual prompt."""
-    return any(isinstance(mechanism, Counterfactual) for mechanism in circuit.mechanisms.values())
-
-
-def batch_for(
-    circuit: Circuit, model: HookedModel, task: Task, batch: Batch, seed: int = 0
-) -> Batch:
-    """Add the task's counterfactual to a batch, if the circuit needs one."""
-    Circuit.check(circuit)
-    check_type(batch, Batch, "batch")
-    if batch.counterfactual is not None or not keeps_some(circuit):
-        return batch
-    return with_counterfactual(model, batch, task.counterfactual(batch, seed))
-
-
-def with_counterfactual(model: HookedModel, batch: Batch, other: Batch) -> Batch:
-    """Add to a batch the attention and values of a model on counterfactual prompts.
-
-    Args:
-        model: a hooked model; left unchanged.
-        batch: the examples.
-        other: as many, of the same length and with the same padding, that ask something else.
-    """
-    mask, masked = batch.attention_mask, other.attention_mask
-    if batch.inputs.shape != other.inputs.shape or not (
-        mask is masked if mask is None or masked is None else torch.equal(mask, masked)
-    ):
-        raise InputError(
-            f"counterfactual: expected prompts of the same length and padding, inputs of "
-            f"{list(batch.inputs.shape)}, found {list(other.inputs.shape)}"
-        )
-    parts = [attended(model, part) for part in parts_of(model, other)]
-    layers = (Attended(*map(torch.cat, zip(*of_layer))) for of_layer in zip(*parts))
-    return replace(batch, counterfactual=tuple(layers))
-
-
-@torch.no_grad()
-def attended(model: HookedModel, batch: Batch) -> list[Attended]:
-    """Run a model once and return pattern, v and z of each layer."""
-    noted: dict[str, dict[int, Tensor]] = {"hook_pattern": {}, "hook_v": {}, "hook_z": {}}
-    hooks: list[Any] = []
-    for name, layers in noted.items():
-
-        def note(x: Tensor, hook: Any, layers: dict[int, Tensor] = layers) -> None:
-            layers[hook.layer()] = x.detach()
-
-        hooks += in_all_layers(model, name, note)
-    with measuring(model), hooked(model, hooks):
-        model(batch.inputs, **call_options(batch), return_type=None)
-    by_layer: Iterable[Any] = range(model.cfg.n_layers)
-    missing = [name for name, layers in noted.items() if len(layers) < model.cfg.n_layers]
-    if missing:
-        raise InputError(
-            f"attention: expected {missing[0]} to fire in {model.cfg.n_layers} layers, found "
-            f"{len(noted[missing[0]])}; load the model as a HookedTransformer or TransformerBridge"
-        )
-    return [Attended(*(noted[name][layer] for name in noted)) for layer in by_layer]
