@@ -26,7 +26,7 @@ from torch import Tensor
 
 import retrieval_interp as ri
 from examples.answers import BEHAVIOURS
-from retrieval_interp.circuits.counterfactual.units import SHARES, MetricTask
+from retrieval_interp.circuits.counterfactual.units import ALPHAS, MetricTask
 from retrieval_interp.circuits.hooks import run_model
 
 KEPT = (0.0, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)  # as in MIB, and none
@@ -76,7 +76,7 @@ class Heads(Asked):
 
     def __init__(self, way: str, *args: Any):
         super().__init__(*args)
-        self.way, self.passes = way, {"slopes": len(SHARES), "EAP-IG": STEPS, "random": 0}[way]
+        self.way, self.passes = way, {"slopes": len(ALPHAS), "EAP-IG": STEPS, "random": 0}[way]
         layers = range(self.model.cfg.n_layers)
         self.names = [f"blocks.{layer}.attn.hook_z" for layer in layers]
         self.here, self.there = (self.noted(of, self.names) for of in (self.batch, self.other))
@@ -93,9 +93,9 @@ class Heads(Asked):
             changes = [[here - there for here, there in zip(self.here, self.there)]] * STEPS
         else:
             before, changes = [], []
-            for share in SHARES:
+            for alpha in ALPHAS:
                 changes.append([])
-                mix = partial(self._mix, share, changes[-1])
+                mix = partial(self._mix, alpha, changes[-1])
                 before.append([(name, mix) for name in self.names])
         slopes = [self.slopes(hooks, self.names) for hooks in before]
         brought = [
@@ -104,10 +104,10 @@ class Heads(Asked):
         ]
         return [torch.stack(layer).mean(0) for layer in zip(*brought)]
 
-    def _mix(self, share: float, changes: list[Tensor], z: Tensor, hook: Any) -> Tensor:
+    def _mix(self, alpha: float, changes: list[Tensor], z: Tensor, hook: Any) -> Tensor:
         there = self.there[hook.layer()]
         changes.append((z - there).detach())
-        return torch.lerp(there, z, share)
+        return torch.lerp(there, z, alpha)
 
     def kept(self, heads: list[Tensor]) -> float:
         """What is recovered by keeping the marked ones, by layer."""

@@ -1,4 +1,4 @@
-"""What a head is commonly called, by its paths or by where it looks on a text.
+"""What a head is commonly called, by its paths or by where it looks, and which rule it follows.
 
 On a text a head is called after the kind of positions that get at least 0.4 of its attention, as in
 the detectors of ARENA's chapter on interpretability: the mean over the positions that see one,
@@ -8,14 +8,33 @@ told on random tokens that are repeated (Olsson et al. 2022), since in a text wh
 is often not what follows.
 """
 
+import weakref
 from collections.abc import Collection, Mapping
+from typing import Any
 
 import torch
 
 from retrieval_interp.circuits.circuit import Head, HeadPath, RolePath
+from retrieval_interp.circuits.discovery.space import propose
 from retrieval_interp.circuits.hooks import HookedModel, heads_of
-from retrieval_interp.circuits.means import Targets, attention_to
-from retrieval_interp.circuits.mechanisms import AFTER_SAME, FIRST, PREVIOUS, SAME, Positions
+from retrieval_interp.circuits.means import (
+    Targets,
+    allowed_attention,
+    attention_to,
+    mean_attention,
+    overlaps,
+)
+from retrieval_interp.circuits.mechanisms import (
+    AFTER_SAME,
+    FIRST,
+    IDENTITY,
+    PREVIOUS,
+    RULES,
+    SAME,
+    UNIFORM,
+    Mechanism,
+    Positions,
+)
 from retrieval_interp.tasks import Batch, Task
 from retrieval_interp.tasks.words.given_texts import NextTokenTask
 
@@ -27,8 +46,18 @@ KINDS = {
     "first": "first-token head",
 }
 """The usual names, by the kind of rule that such a head follows."""
+MOVER = "mover head"
+_PATHS = 0.25  # mean attention of the paths that are tried where positions have roles
+_BETTER = 0.02  # so much more attention a less simple rule has to explain
 _ENOUGH = 0.4  # mean attention to a kind of positions, beyond uniform
 _REPEATED = 8, 32  # sequences of random tokens, and how many are repeated in each
+_TEXT = (
+    "The old harbour lies north of the town, where two rivers meet. In 1904 a teacher named Ellen "
+    "Brown bought the house by the bridge and turned it into a school. She said that children "
+    "learn best when they can see the water. On Monday they counted boats; on Tuesday they drew "
+    "maps, and on Friday they wrote letters to their friends in the city. "
+)
+_ON_TEXT: "weakref.WeakKeyDictionary[Any, dict[Head, Mechanism]]" = weakref.WeakKeyDictionary()
 
 
 def head_kind(paths: Collection[HeadPath], batch: Batch) -> str:
@@ -97,3 +126,52 @@ def _repeated(model: HookedModel, batch: Batch) -> Batch:
     halves = torch.randint(model.cfg.d_vocab, (count, length), generator=draw).tolist()
     first = int(batch.inputs[0, 0])
     return NextTokenTask([[first, *half, *half] for half in halves]).whole(batch.inputs.device)
+
+
+def closest_rules(model: HookedModel, batch: Batch) -> dict[Head, tuple[Mechanism, float]]:
+    """Return the rule that shares most of each head's attention on a batch, and its share.
+
+    What a pattern and a rule share is Σ min(pattern, rule) over sources, as a mean over positions.
+    Of rules that share nearly as much it is the simplest.
+
+    Rules are identity, uniform, `first`, `previous`; `same` and `after-same` where the batch has
+    tokens; and where it has several roles, the head's paths with at least a quarter of a role's
+    attention. In a causal model only positions up to the last role of an example count: after it
+    there is padding, or nothing that is asked.
+    """
+    known = [rule for rule in RULES if batch.tokens is not None or not rule.reads_tokens]
+    rules = [IDENTITY, UNIFORM, *known]
+    candidates: dict[Head, list[Mechanism]] = {head: [*rules] for head in heads_of(model)}
+    attention = allowed_attention(mean_attention(model, batch).cpu(), batch, model)
+    if batch.roles.shape[-1] > 1:
+        for head, mechanisms in candidates.items():
+            paths = propose(attention[head], "shared", _PATHS)
+            mechanisms += [paths] if paths.paths else []
+    closest = {}
+    for head, of_rules in overlaps(model, batch, candidates).items():
+        shares = [overlap.mean for overlap in of_rules]
+        best = next(i for i, share in enumerate(shares) if share >= max(shares) - _BETTER)
+        closest[head] = candidates[head][best], shares[best]
+    return closest
+
+
+def head_name(path: RolePath, task: Task, batch: Batch) -> str:
+    """Return what a head with this path is commonly called, or nothing."""
+    kind, position = path_kind(path, batch), batch.roles[:, 0, path.src]
+    answers = path.dest in task.answer_roles  # only from there is an answer moved
+    if kind or not answers or batch.tokens is None or not hasattr(task, "tokenizer"):
+        return kind
+    there = batch.tokens.gather(1, position.clamp(min=0)[:, None])[:, 0]
+    answer = batch.targets.flatten(1)[:, 0]  # the tokens of texts' answers, the correct one first
+    return MOVER if bool(((position < 0) | (there == answer)).all()) else ""
+
+
+def is_so_on_text(kind: str, head: Head, model: HookedModel, tokenizer: Any) -> bool:
+    """Whether a kind's rule describes the head best on a text given twice."""
+    if kind not in KINDS.values():
+        return True
+    if model not in _ON_TEXT:
+        text = NextTokenTask.from_text(2 * _TEXT, tokenizer, 256)
+        rules = closest_rules(model, text.whole(next(model.parameters()).device))
+        _ON_TEXT[model] = {head: rule for head, (rule, _) in rules.items()}
+    return KINDS.get(_ON_TEXT[model][head].kind) == kind

@@ -22,29 +22,22 @@ from retrieval_interp.circuits.circuit import Circuit, Head, HeadPath
 from retrieval_interp.circuits.direct_effect import copy_scores, direct_effects
 from retrieval_interp.circuits.discovery.attribution import attribute
 from retrieval_interp.circuits.discovery.judge import Judge
-from retrieval_interp.circuits.discovery.space import propose
 from retrieval_interp.circuits.fits import check_model_fits, draw_batch
 from retrieval_interp.circuits.head_kinds import (
     KINDS,
     attention_kinds,
+    closest_rules,
     head_kind,
     kind_by_attention,
 )
-from retrieval_interp.circuits.hooks import HookedModel, heads_of, is_causal
+from retrieval_interp.circuits.hooks import HookedModel, is_causal
 from retrieval_interp.circuits.losses import Measured, Progress, no_progress
-from retrieval_interp.circuits.means import (
-    allowed_attention,
-    mean_attention,
-    overlaps,
-)
-from retrieval_interp.circuits.mechanisms import IDENTITY, RULES, UNIFORM, Mechanism, OneHot
+from retrieval_interp.circuits.mechanisms import Mechanism, OneHot
 from retrieval_interp.circuits.tolerance import kept_share
 from retrieval_interp.tasks import Batch, InputError, InputWarning, Task
 from retrieval_interp.tasks.shown import shown
 from retrieval_interp.tasks.words.given_texts import NextTokenTask
 
-_PATHS = 0.25  # mean attention of the paths that are tried where positions have roles
-_BETTER = 0.02  # so much more attention a less simple rule has to explain
 _PATIENCE = 8  # heads in a row that cannot be added end the search
 _ESTIMATED = 64  # examples of estimates, at most ...
 _LOGITS = 20_000_000  # ... or as many as have so many logits
@@ -71,30 +64,6 @@ class HeadScan:
     change: Measured = _UNKNOWN  # of the loss, with the rule in its place
     removed: Measured = _UNKNOWN  # of the loss, where the head writes nothing
     replaced: Mechanism | None = None  # what takes its place in the joint circuit
-
-
-def describe_heads(model: HookedModel, batch: Batch) -> dict[Head, HeadScan]:
-    """Describe every head's attention on a batch by the rule that shares most of it.
-
-    Rules are identity, uniform, `first`, `previous`; `same` and `after-same` where the batch has
-    tokens; and where it has several roles, the head's paths with at least a quarter of a role's
-    attention. In a causal model only positions up to the last role of an example count: after it
-    there is padding, or nothing that is asked.
-    """
-    known = [rule for rule in RULES if batch.tokens is not None or not rule.reads_tokens]
-    rules = [IDENTITY, UNIFORM, *known]
-    candidates: dict[Head, list[Mechanism]] = {head: [*rules] for head in heads_of(model)}
-    attention = allowed_attention(mean_attention(model, batch).cpu(), batch, model)
-    if batch.roles.shape[-1] > 1:
-        for head, mechanisms in candidates.items():
-            paths = propose(attention[head], "shared", _PATHS)
-            mechanisms += [paths] if paths.paths else []
-    scans = {}
-    for head, of_rules in overlaps(model, batch, candidates).items():
-        shares = [overlap.mean for overlap in of_rules]
-        best = next(i for i, share in enumerate(shares) if share >= max(shares) - _BETTER)
-        scans[head] = HeadScan(head, candidates[head][best], shares[best])
-    return scans
 
 
 @dataclass(frozen=True, repr=False)
@@ -209,7 +178,8 @@ def scan(
 
 def _named(model: HookedModel, task: Task, batch: Batch) -> dict[Head, HeadScan]:
     """Heads as described and called, and on a text what they copy and add to logits."""
-    rows, attention = describe_heads(model, batch), attention_kinds(model, task, batch)
+    rules, attention = closest_rules(model, batch), attention_kinds(model, task, batch)
+    rows = {head: HeadScan(head, *rule_and_share) for head, rule_and_share in rules.items()}
     for head, row in rows.items():
         paths = [HeadPath(head, path) for path in row.rule.paths if path.dest != path.src]
         kind = head_kind(paths, batch) or KINDS.get(kind_by_attention(attention[head]), "")

@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import save_file
 
 import retrieval_interp as ri
-from retrieval_interp.circuits.counterfactual.search import Share
+from retrieval_interp.circuits.counterfactual.keep_search import Share
 from retrieval_interp.circuits.counterfactual.units import Unit
 from retrieval_interp.circuits.losses import standard_error
 from retrieval_interp.storage.checkpoint import load_checkpoint, save_checkpoint, write_tensors

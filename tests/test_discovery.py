@@ -12,7 +12,7 @@ import torch
 import retrieval_interp as ri
 from retrieval_interp.circuits.circuit import Circuit, Head
 from retrieval_interp.circuits.discovery.attribution import Changed
-from retrieval_interp.circuits.discovery.nearby import Nearby, _scaled
+from retrieval_interp.circuits.discovery.space import Nearby, _scaled
 from retrieval_interp.circuits.losses import Scorer, mean_loss, standard_error
 from retrieval_interp.circuits.mechanisms import IDENTITY, UNIFORM
 from tests.built_by_hand import LastMark, Star, built, copies, finds_the_star, hands_on, scores
@@ -171,8 +171,8 @@ def test_the_time_of_a_search_counts_what_is_measured_first(monkeypatch):
     """The clock ticks with every pass through a layer."""
     model, ticks = built(7, [finds_the_star(12.0, 20.0)]), []
     model.blocks[0].register_forward_hook(lambda *_: ticks.append(1))
-    for module in ("judge", "search", "alternatives"):
-        name = f"retrieval_interp.circuits.discovery.{module}.monotonic"
+    for module in ("deadline", "discovery.search", "discovery.alternatives"):
+        name = f"retrieval_interp.circuits.{module}.monotonic"
         monkeypatch.setattr(name, lambda: len(ticks))
     search = ri.Search(model, Star(), ri.SearchOptions(examples=32))
     next(iter(search))

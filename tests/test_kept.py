@@ -4,8 +4,8 @@ import pytest
 import torch
 
 import retrieval_interp as ri
+from retrieval_interp.circuits.counterfactual.keep_search import Recovery
 from retrieval_interp.circuits.counterfactual.origin import origins
-from retrieval_interp.circuits.counterfactual.search import Recovery
 from retrieval_interp.circuits.counterfactual.units import (
     MetricTask,
     Unit,
@@ -218,7 +218,7 @@ def test_estimates_of_a_few_prompts_at_a_time_are_the_same(model, monkeypatch):
 def test_estimates_are_slopes_by_hand(model, share):
     """Of a path and of a row, with all heads at a share of the way; and of both their parts."""
     metric, batch, other = asked(model)
-    estimates = estimate_units(model, metric, batch, shares=(share,))
+    estimates = estimate_units(model, metric, batch, alphas=(share,))
     _, cache = model.run_with_cache(other.inputs)
 
     def moved(step, half, places):

@@ -11,12 +11,12 @@ from transformer_lens.model_bridge import TransformerBridge
 import retrieval_interp as ri
 from retrieval_interp.circuits.counterfactual.patching import Counterfactual
 from retrieval_interp.circuits.discovery.judge import Judge
+from retrieval_interp.circuits.head_kinds import closest_rules
 from retrieval_interp.circuits.hooks import probed, with_counterfactual
 from retrieval_interp.circuits.losses import Scorer
 from retrieval_interp.circuits.means import read_patterns
 from retrieval_interp.circuits.mechanisms import UNIFORM, Cut, Mean, RoleMean
 from retrieval_interp.circuits.paths import Mask
-from retrieval_interp.circuits.scan import describe_heads
 from tests.oracles import LOOKUP_SIZES, byte_pairs, hooked_model
 
 LENGTH, NEAR = 12, 4  # tokens, and the window of local layers
@@ -232,8 +232,8 @@ def test_scans_scores_controls_and_searches_stay_in_the_window():
     model.blocks[0].attn.W_Q.data[0] = model.blocks[0].attn.b_Q.data[0] = 0  # uniform in its window
     task, far = Asked(model), ri.RolePath(0, 2)
     batch = task.sample(32)
-    head = describe_heads(model, batch)[ri.Head(0, 0)]
-    assert head.rule == UNIFORM and head.share == pytest.approx(1, abs=1e-5)
+    rule, share = closest_rules(model, batch)[ri.Head(0, 0)]
+    assert rule == UNIFORM and share == pytest.approx(1, abs=1e-5)
     cut = [row.path for row in ri.ablations(model, task, batch).paths]
     assert {path.head.layer for path in cut if path.path == far} == {1}
     circuit = ri.parse_circuit(["L0.H1 one-hot END<-near", "L1.H1 one-hot END<-far"], task)

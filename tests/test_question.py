@@ -7,8 +7,8 @@ import pytest
 import torch
 
 import retrieval_interp as ri
+from retrieval_interp.circuits.counterfactual.keep_search import Recovery
 from retrieval_interp.circuits.counterfactual.question import _Asking, ask
-from retrieval_interp.circuits.counterfactual.search import Recovery
 from retrieval_interp.circuits.counterfactual.units import MetricTask
 from tests.oracles import FAMILIES, SENTENCE, giving, pairs, sentence_tokenizer, untrained_bridge
 

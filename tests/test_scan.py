@@ -9,7 +9,7 @@ import torch
 import retrieval_interp as ri
 from retrieval_interp.circuits.circuit import Circuit, Head
 from retrieval_interp.circuits.direct_effect import copy_scores, direct_effects
-from retrieval_interp.circuits.head_kinds import attention_kinds, kind_by_attention
+from retrieval_interp.circuits.head_kinds import attention_kinds, closest_rules, kind_by_attention
 from retrieval_interp.circuits.hooks import ablated
 from retrieval_interp.circuits.losses import Scorer
 from retrieval_interp.circuits.mechanisms import (
@@ -22,7 +22,7 @@ from retrieval_interp.circuits.mechanisms import (
     OneHot,
     Positions,
 )
-from retrieval_interp.circuits.scan import describe_heads, scan
+from retrieval_interp.circuits.scan import scan
 from retrieval_interp.tasks import InputError
 from retrieval_interp.tasks.words.given_texts import NextTokenTask
 from retrieval_interp.views.scan_view import (
@@ -59,30 +59,30 @@ def test_heads_that_follow_rules_are_described_by_them(hooked, text):
     batch = text.whole()
     rules = {Head(0, 0): PREVIOUS, Head(0, 1): SAME, Head(1, 0): AFTER_SAME, Head(1, 1): FIRST}
     with ablated(hooked, Circuit(rules, 1), batch):
-        found = describe_heads(hooked, batch)
-    assert {head: each.rule for head, each in found.items()} == rules
-    assert [each.share for each in found.values()] == pytest.approx([1.0] * 4)
+        closest = closest_rules(hooked, batch)
+    assert {head: rule for head, (rule, _) in closest.items()} == rules
+    assert [share for _, share in closest.values()] == pytest.approx([1.0] * 4)
     others = dict.fromkeys(rules, IDENTITY) | {Head(1, 1): UNIFORM}
     with ablated(hooked, Circuit(others, 1), batch):
-        found = describe_heads(hooked, batch)
-    assert {head: each.rule for head, each in found.items()} == others
+        closest = closest_rules(hooked, batch)
+    assert {head: rule for head, (rule, _) in closest.items()} == others
 
 
 @torch.no_grad()
 def test_shares_equal_loops_without_padding(hooked, text):
     batch = text.whole()
     _, cache = hooked.run_with_cache(batch.inputs)
-    for head, each in describe_heads(hooked, batch).items():
+    for head, (rule, share) in closest_rules(hooked, batch).items():
         patterns = cache["pattern", head.layer][:, head.head]
-        rule = each.rule.pattern(Positions(batch.roles, 7, tokens=batch.tokens))
+        pattern = rule.pattern(Positions(batch.roles, 7, tokens=batch.tokens))
         shared, rows = 0.0, 0
         for example, sequence in enumerate(SEQUENCES):
             for dest in range(len(sequence)):
                 rows += 1
                 for src in range(7):
-                    wanted = rule[example % len(rule), dest, src]
+                    wanted = pattern[example % len(pattern), dest, src]
                     shared += min(float(patterns[example, dest, src]), float(wanted))
-        assert each.share == pytest.approx(shared / rows, abs=1e-5)
+        assert share == pytest.approx(shared / rows, abs=1e-5)
 
 
 @torch.no_grad()
@@ -349,8 +349,8 @@ def test_numbers_have_the_digits_that_their_error_allows():
 
 def test_rules_with_paths_say_what_they_look_at(small):
     words = [
-        rule_words(row.rule, ())
-        for row in describe_heads(small.model, small.task.sample(64, split="discovery")).values()
+        rule_words(rule, ())
+        for rule, _ in closest_rules(small.model, small.task.sample(64, split="discovery")).values()
     ]
     assert words[0] == "s2<-s1 s4<-s3 s6<-s5 and itself" and words[3] == "uniform"
     many = OneHot(tuple(ri.RolePath(dest, dest + 1) for dest in range(6)))

@@ -32,7 +32,7 @@ def transformerlens_4():
     name = "retrieval_interp.circuits.models"
     converter = SimpleNamespace(convert_tl_checkpoint=as_bridge)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(f"{name}.either.version", lambda name: "4.3.0")
+        patch.setattr(f"{name}.plain.version", lambda name: "4.3.0")
         for missing in ("HookedTransformer", "HookedTransformerConfig"):
             patch.delattr(transformer_lens, missing)
             patch.setitem(sys.modules, f"transformer_lens.{missing}", None)

@@ -13,11 +13,11 @@ import torch
 import retrieval_interp as ri
 from examples.reach_the_bound import PAIR, TOKEN, compile_circuit, split
 from retrieval_interp.circuits.counterfactual.explanation import explain
-from retrieval_interp.circuits.counterfactual.kinds import head_name, is_so_on_text
+from retrieval_interp.circuits.counterfactual.keep_search import KeepSearch, Recovery, Share
 from retrieval_interp.circuits.counterfactual.question import ask
-from retrieval_interp.circuits.counterfactual.search import KeepSearch, Recovery, Share
 from retrieval_interp.circuits.counterfactual.units import MetricTask, Unit
 from retrieval_interp.circuits.flow import causal_depth
+from retrieval_interp.circuits.head_kinds import head_name, is_so_on_text
 from retrieval_interp.circuits.losses import Scorer
 from retrieval_interp.explorer.state import Exploring
 from tests.built_by_hand import LastMark

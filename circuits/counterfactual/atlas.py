@@ -10,8 +10,8 @@ from itertools import product
 from typing import Any, NamedTuple
 
 from retrieval_interp.circuits.circuit import Head
+from retrieval_interp.circuits.counterfactual.keep_search import Recovery, Share
 from retrieval_interp.circuits.counterfactual.patching import Patch
-from retrieval_interp.circuits.counterfactual.search import Recovery, Share
 from retrieval_interp.circuits.counterfactual.units import MetricTask, Unit, estimate_units, losing
 from retrieval_interp.circuits.counterfactual.why import draw_prompts
 from retrieval_interp.circuits.hooks import HookedModel, measuring

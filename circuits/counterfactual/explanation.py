@@ -16,11 +16,10 @@ import torch
 from torch import Tensor
 
 from retrieval_interp.circuits.circuit import Circuit
-from retrieval_interp.circuits.counterfactual.kinds import MOVER, head_name, is_so_on_text
+from retrieval_interp.circuits.counterfactual.keep_search import KeepSearch, Recovery, Share
 from retrieval_interp.circuits.counterfactual.origin import Origin, origins
 from retrieval_interp.circuits.counterfactual.patching import Patch
 from retrieval_interp.circuits.counterfactual.question import PromptQuestion
-from retrieval_interp.circuits.counterfactual.search import KeepSearch, Recovery, Share
 from retrieval_interp.circuits.counterfactual.units import (
     LEVELS,
     LOGITS,
@@ -29,8 +28,9 @@ from retrieval_interp.circuits.counterfactual.units import (
     Unit,
     halving,
 )
-from retrieval_interp.circuits.discovery.judge import OutOfTime
+from retrieval_interp.circuits.deadline import OutOfTime
 from retrieval_interp.circuits.discovery.needed import minimal_sets
+from retrieval_interp.circuits.head_kinds import MOVER, head_name, is_so_on_text
 from retrieval_interp.circuits.hooks import HookedModel
 from retrieval_interp.circuits.losses import (
     HookRuns,

@@ -91,10 +91,10 @@ class Counterfactual(WithPaths):
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any], roles: Roles) -> Mechanism:
-        rows = from_data(tuple[str, ...], data.get("rows", []), "rows")
-        without_rows: Any = super().from_dict({"patch": "z", **data, "rows": []}, roles)
-        parsed = tuple(parse_role(name, roles) for name in rows)
-        return cls(without_rows.paths, parsed, without_rows.patch)
+        names = from_data(tuple[str, ...], data.get("rows", []), "rows")
+        made: Any = super().from_dict({"patch": "z", **data, "rows": []}, roles)
+        with_rows: Mechanism = replace(made, rows=tuple(parse_role(name, roles) for name in names))
+        return with_rows
 
     @classmethod
     def from_words(cls, words: Sequence[str], roles: Roles) -> Mechanism:
@@ -109,7 +109,7 @@ class Counterfactual(WithPaths):
 
 @dataclass(frozen=True)
 class Patched(Counterfactual):
-    """The reverse: the head is intact, its rows and paths are patched."""
+    """The reverse: the head is intact, but its rows and paths are patched."""
 
     kind = "patched"
 

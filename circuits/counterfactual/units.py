@@ -1,10 +1,10 @@
 """Units that a circuit may keep (heads, rows, paths), and estimates of their effect.
 
 Write P and V for a head's attention and values, and P' and V' for those on the counterfactual
-prompt. With all heads at z' + a (z - z'), where z = P V, and g the gradient of the metric by z
+prompt. With all heads at z' + α (z - z'), where z = P V, and g the gradient of the metric by z
 there, a path contributes to first order (P V - P' V') g; a row or head the sum over its paths. This
-is attribution patching. The mean over a few a is used (integrated gradients), as one end ranks what
-is worth restoring and the other what is harmful to remove. One pass for each a gives all units.
+is attribution patching. The mean over a few α is used (integrated gradients), as one end ranks what
+is worth restoring and the other what is harmful to remove. One pass for each α gives all units.
 """
 
 import math
@@ -25,7 +25,7 @@ from retrieval_interp.circuits.counterfactual.patching import (
     Patched,
     written,
 )
-from retrieval_interp.circuits.discovery.judge import OutOfTime
+from retrieval_interp.circuits.deadline import OutOfTime
 from retrieval_interp.circuits.hooks import HookedModel, has_hooks, hooked, in_all_layers, run_model
 from retrieval_interp.circuits.losses import answer_hooks
 from retrieval_interp.circuits.mechanisms import ORIGINAL, Mechanism
@@ -34,7 +34,7 @@ from retrieval_interp.tasks import Batch, InputError, Task, parse_role, role_nam
 from retrieval_interp.tasks.roles import Roles
 from retrieval_interp.tasks.task import Attended, Outputs
 
-SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)  # of the way from the counterfactual to the prompt
+ALPHAS = (0.0, 0.25, 0.5, 0.75, 1.0)  # points on the way from the counterfactual to the prompt
 LEVELS = ("heads", "rows", "paths")  # of units, from coarse to fine
 LOGITS = "logit difference"
 PROBABILITY = "log probability"
@@ -201,23 +201,23 @@ def estimate_units(
     task: MetricTask,
     batch: Batch,
     patch: Patch = "z",
-    shares: Sequence[float] = SHARES,
+    alphas: Sequence[float] = ALPHAS,
     until: float = math.inf,
 ) -> Estimates:
     """Estimate what every head, row and path contributes to the metric.
 
-    One pass for each share of the way from the counterfactual (0) to the prompt (1), for as many
+    One pass for each point on the way from the counterfactual (0) to the prompt (1), for as many
     prompts at a time as memory allows. Raises OutOfTime if it is not done `until` then.
     """
     estimates = []
     for part in batch.parts(prompts_at_once(model, batch)):
         runs = []
-        for share in shares:
+        for alpha in alphas:
             if monotonic() > until:
                 raise OutOfTime
-            runs.append(_estimated(model, task, part, patch, share))
+            runs.append(_estimated(model, task, part, patch, alpha))
         heads, rows, paths = (torch.stack(level).mean(0) for level in zip(*(r[:3] for r in runs)))
-        slopes = [sum(layer) / len(shares) for layer in zip(*(run.slopes for run in runs))]
+        slopes = [sum(layer) / len(alphas) for layer in zip(*(run.slopes for run in runs))]
         estimates.append(Estimates(heads, rows, paths, slopes))
     heads, rows, paths = (torch.cat(level, dim=1) for level in zip(*(e[:3] for e in estimates)))
     slopes = [torch.cat(layer) for layer in zip(*(part.slopes for part in estimates))]
@@ -233,9 +233,9 @@ def prompts_at_once(model: HookedModel, batch: Batch) -> int:
 
 @torch.enable_grad()
 def _estimated(
-    model: HookedModel, task: MetricTask, batch: Batch, patch: Patch, share: float
+    model: HookedModel, task: MetricTask, batch: Batch, patch: Patch, alpha: float
 ) -> Estimates:
-    """Estimate from the gradients of one run, at one share of the way."""
+    """Estimate from the gradients of one run, at one point on the way."""
     assert batch.counterfactual is not None
     by_layer = batch.counterfactual
     noted: dict[str, dict[int, Tensor]] = {"pattern": {}, "v": {}}
@@ -258,7 +258,7 @@ def _estimated(
             else _patched_layer(here, by_layer[layer], patch)
         )
         added[layer] = torch.zeros_like(z).requires_grad_()
-        return torch.lerp(patched, z, share) + added[layer]
+        return torch.lerp(patched, z, alpha) + added[layer]
 
     hooks = [
         *in_all_layers(model, "hook_v", partial(note, "v")),

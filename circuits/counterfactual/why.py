@@ -7,9 +7,9 @@ from time import monotonic
 from typing import Any
 
 from retrieval_interp.circuits.counterfactual.explanation import Explanation, explain
+from retrieval_interp.circuits.counterfactual.keep_search import KeepSearch
 from retrieval_interp.circuits.counterfactual.patching import PATCHES, Patch
 from retrieval_interp.circuits.counterfactual.question import ask
-from retrieval_interp.circuits.counterfactual.search import KeepSearch
 from retrieval_interp.circuits.counterfactual.units import Metric, MetricTask
 from retrieval_interp.circuits.fits import draw_batch
 from retrieval_interp.circuits.hooks import HookedModel, measuring, with_counterfactual

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from time import monotonic
 
 from retrieval_interp.circuits.circuit import Circuit
-from retrieval_interp.circuits.discovery.nearby import Nearby
 from retrieval_interp.circuits.discovery.search import Search, SearchOptions
+from retrieval_interp.circuits.discovery.space import Nearby
 from retrieval_interp.circuits.hooks import HookedModel
 from retrieval_interp.circuits.losses import Progress, no_progress
 from retrieval_interp.circuits.mechanisms import OneHot

@@ -5,17 +5,14 @@ and on as many others: the best of many may pass on the first set by chance, but
 that is far above the tolerance after the first examples is not run on the rest.
 """
 
-import math
-from collections.abc import Iterator
 from functools import cached_property
-from time import monotonic
-from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from retrieval_interp.circuits.circuit import Circuit
+from retrieval_interp.circuits.deadline import Deadline
 from retrieval_interp.circuits.discovery.attribution import Attribution, Changed, attribute
 from retrieval_interp.circuits.hooks import HookedModel
 from retrieval_interp.circuits.losses import Scorer
@@ -27,44 +24,6 @@ from retrieval_interp.tasks import Batch, InputError, Task
 
 _STAGES = (16, 64, 192)  # numbers of examples after which a circuit may be given up
 _ESTIMATED = 64  # examples of the gradients by which changes are estimated
-
-
-class OutOfTime(Exception):
-    """Raised where the time of a search is over."""
-
-
-class Deadline:
-    """When the time of a search is over, in seconds of `time.monotonic`."""
-
-    end = math.inf
-    passed = False
-
-    def check(self, *_: Any) -> None:
-        """Raise OutOfTime if the time is over."""
-        if monotonic() > self.end:
-            raise OutOfTime
-
-    def steps_until(self, end: float, steps: Iterator[str], model: HookedModel) -> Iterator[str]:
-        """Take steps until they are done or the time is over; then `passed` is true.
-
-        The time is also checked before every block of the model, as a single run may take long.
-        """
-        self.passed = False
-        while not self.passed:
-            self.end = end
-            checks = [block.register_forward_pre_hook(self.check) for block in model.blocks]
-            try:
-                self.check()
-                step = next(steps, None)
-            except OutOfTime:
-                step, self.passed = None, True
-            finally:
-                self.end = math.inf
-                for check in checks:
-                    check.remove()
-            if step is None:
-                return
-            yield step
 
 
 class Judge:

@@ -12,7 +12,7 @@ Unlike in the paper, a head is judged with all other replacements in place.
 import math
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -21,10 +21,17 @@ from time import monotonic
 from typing import Any, NamedTuple
 
 from retrieval_interp.circuits.circuit import Circuit
-from retrieval_interp.circuits.discovery.judge import Deadline, Judge
-from retrieval_interp.circuits.discovery.nearby import EFFORT, Effort, Near, Nearby
+from retrieval_interp.circuits.deadline import Deadline
+from retrieval_interp.circuits.discovery.judge import Judge
 from retrieval_interp.circuits.discovery.needed import cut_paths
-from retrieval_interp.circuits.discovery.space import Space, rule_candidates
+from retrieval_interp.circuits.discovery.space import (
+    EFFORT,
+    Effort,
+    Near,
+    Nearby,
+    Space,
+    rule_candidates,
+)
 from retrieval_interp.circuits.fits import draw_batch
 from retrieval_interp.circuits.hooks import HookedModel, heads_of
 from retrieval_interp.circuits.losses import Progress, no_progress
@@ -356,69 +363,100 @@ def simplify(search: Search, effort: Effort = EFFORT) -> Iterator[str]:
        to do without it may take many changes, which are predicted better from there.
     """
     judge, space = search.judge, search.space
-    aims = [space.aiming("paths"), space.aiming("heads")]
+    paths, heads = space.aiming("paths"), space.aiming("heads")
     looked = set[tuple[str, int, Circuit]]()  # with which aim and limit, and around what
+    fewest_paths = _Simplification(judge, paths, heads, effort, looked)
+    fewest_heads = _Simplification(judge, heads, paths, effort, looked)
     yield "starting"
-    start = min(space.starts, key=search.rank)
-    yield from _simplify_one(start, judge, aims, effort, looked)
+    yield from fewest_paths.run(min(space.starts, key=search.rank))
     if not judge.holding:
-        yield from _simplify_one(space.empty, judge, aims, effort, looked)
+        yield from fewest_paths.run(space.empty)
     if space.fewest == "heads" and judge.holding:
-        start = min(judge.holding, key=space.key)
-        yield from _simplify_one(start, judge, aims[::-1], effort, looked)
+        yield from fewest_heads.run(min(judge.holding, key=space.key))
 
 
-def _simplify_one(
-    circuit: Circuit,
-    judge: Judge,
-    aims: Sequence[Space],
-    effort: Effort,
-    looked: set[tuple[str, int, Circuit]],
-) -> Iterator[str]:
-    """Simplify one circuit until no look finds a simpler one that holds."""
-    first, second = aims
+class _Simplification:
+    """Simplifies circuits by two aims, the first of which decides what is best (`simplify`)."""
 
-    def loss(circuit: Circuit) -> float:
-        return judge.loss(circuit, stages=1)
+    def __init__(
+        self,
+        judge: Judge,
+        first: Space,
+        second: Space,
+        effort: Effort,
+        looked: set[tuple[str, int, Circuit]],
+    ):
+        self.judge, self.first, self.second = judge, first, second
+        self.effort, self.looked = effort, looked
+        self.start = judge.empty
+        self.work: list[Look] = []  # what to look around next
+        self.is_taken_apart = False  # whether parts of the best circuit were taken away
 
-    def best() -> Circuit:
-        return min(judge.holding, key=first.key, default=circuit)
+    def run(self, start: Circuit) -> Iterator[str]:
+        """Simplify one circuit until no look finds a simpler one that holds."""
+        self.start = start
+        self._look_around(start)
+        while self.work:
+            yield from self._take(self.work.pop(0))
+            if not self.work and not self.is_taken_apart and self.judge.holds(self.best):
+                yield from self._take_apart(self.best)
 
-    def looks_around(circuit: Circuit) -> list[Look]:
-        return [Look(first, circuit), Look(second, circuit), Look(first, best())]
+    @property
+    def best(self) -> Circuit:
+        """The simplest circuit that holds, or the start before there is one."""
+        return min(self.judge.holding, key=self.first.key, default=self.start)
 
-    work, has_taken_away = looks_around(circuit), False
-    while work:
-        look = work.pop(0)
-        aim, centre, _ = look
-        centre_holds = judge.holds(centre)
-        limit = min(map(aim.key, judge.holding), default=sys.maxsize)
-        if (aim.fewest, limit, centre) not in looked:
-            looked.add((aim.fewest, limit, centre))
-            yield f"looking for fewer {aim.fewest}"
-            largest = sys.maxsize
-            if aim is second and judge.holding:
-                largest = first.size(first.key(best()))
-            trials = candidates(Nearby(aim, centre, judge, effort), limit, largest)
-            for number, trial in enumerate(trials, 1):
-                yield f"trying circuits, {number} of {len(trials)}"
-                if judge.holds(trial, centre):
-                    break
-            else:
-                trial = settled(min(trials, key=loss), judge, aim) if trials else centre
-            looks = 2 if judge.holding else effort.looks
-            may_go_closer = not centre_holds and look.closer + 1 < looks
-            if trials and judge.holds(trial):
-                work, has_taken_away = looks_around(trial), False
-            elif may_go_closer and loss(centre) - loss(trial) > 10 * _SAME_LOSS:
-                work.insert(0, Look(aim, trial, look.closer + 1))
-        if not work and not has_taken_away and judge.holds(best()):
-            has_taken_away, lacking = True, list[Circuit]()
-            for lesser in lacking_a_part(best(), judge, first):
-                yield "taking parts away from the best circuit"
-                lacking.append(lesser)
-            lacking.sort(key=loss)
-            work = [Look(first, lesser) for lesser in lacking[: effort.lacking]]
+    def _look_around(self, circuit: Circuit) -> None:
+        """Start the work list again, with a circuit and the best so far."""
+        first, second = self.first, self.second
+        self.work = [Look(first, circuit), Look(second, circuit), Look(first, self.best)]
+        self.is_taken_apart = False
+
+    def _take(self, look: Look) -> Iterator[str]:
+        """Try candidates around a circuit, and add to the work list what follows from them."""
+        aim, centre, closer = look
+        judge, holding, centre_holds = self.judge, self.judge.holding, self.judge.holds(look.centre)
+        limit = min(map(aim.key, holding), default=sys.maxsize)
+        if (aim.fewest, limit, centre) in self.looked:
+            return
+        self.looked.add((aim.fewest, limit, centre))
+        yield f"looking for fewer {aim.fewest}"
+        largest = sys.maxsize
+        if aim is self.second and holding:
+            largest = self.first.size(self.first.key(self.best))
+        trials = candidates(Nearby(aim, centre, judge, self.effort), limit, largest)
+        if not trials:
+            return
+        trial = yield from self._first_that_holds(trials, look)
+        if judge.holds(trial):
+            self._look_around(trial)
+            return
+        may_go_closer = not centre_holds and closer + 1 < (2 if holding else self.effort.looks)
+        if may_go_closer and self._loss(centre) - self._loss(trial) > 10 * _SAME_LOSS:
+            self.work.insert(0, Look(aim, trial, closer + 1))
+
+    def _first_that_holds(
+        self, trials: Sequence[Circuit], look: Look
+    ) -> Generator[str, None, Circuit]:
+        """Return the first circuit that holds, or else the one that loses least, `settled`."""
+        for number, trial in enumerate(trials, 1):
+            yield f"trying circuits, {number} of {len(trials)}"
+            if self.judge.holds(trial, look.centre):
+                return trial
+        return settled(min(trials, key=self._loss), self.judge, look.aim)
+
+    def _take_apart(self, circuit: Circuit) -> Iterator[str]:
+        """Look next around the circuits that lack a part of one and lose least."""
+        self.is_taken_apart = True
+        lacking = list[Circuit]()
+        for lesser in lacking_a_part(circuit, self.judge, self.first):
+            yield "taking parts away from the best circuit"
+            lacking.append(lesser)
+        lacking.sort(key=self._loss)
+        self.work = [Look(self.first, lesser) for lesser in lacking[: self.effort.lacking]]
+
+    def _loss(self, circuit: Circuit) -> float:
+        return self.judge.loss(circuit, stages=1)
 
 
 def candidates(nearby: Nearby, limit: int, largest: int) -> list[Circuit]:

@@ -37,7 +37,7 @@ from retrieval_interp.circuits.counterfactual.units import (
     losing,
     prompts_at_once,
 )
-from retrieval_interp.circuits.discovery.judge import OutOfTime
+from retrieval_interp.circuits.deadline import OutOfTime
 from retrieval_interp.circuits.hooks import HookedModel, has_hooks, heads_of
 from retrieval_interp.circuits.losses import Scorer, standard_error
 from retrieval_interp.circuits.tolerance import uninformed_loss
