@@ -130,12 +130,22 @@ class Scorer:
 
     def rebase(self, circuit: Circuit) -> float:
         """Run a circuit as the base of later runs, and return its loss."""
-        if circuit != self.base:
-            self._check(circuit)
-            kept = self.runs.base(circuit, self.kept)
-            losses = self._losses(self.runs.outputs(circuit, kept))
-            self.kept, self.base_losses = kept, losses
+        self.rebase_if(circuit, lambda losses: True)
         return mean_loss(self.base_losses)
+
+    def rebase_if(
+        self, circuit: Circuit, accepts: Callable[[Float[Tensor, "batch target"]], bool]
+    ) -> bool:
+        """Run a circuit, which becomes the base of later runs only if its losses are accepted."""
+        if circuit == self.base:
+            return accepts(self.base_losses)
+        self._check(circuit)
+        kept = self.runs.base(circuit, self.kept)
+        losses = self._losses(self.runs.outputs(circuit, kept))
+        accepted = accepts(losses)
+        if accepted:
+            self.kept, self.base_losses = kept, losses
+        return accepted
 
     def losses(self, circuit: Circuit) -> Float[Tensor, "batch target"]:
         """Return the loss of each example and asked symbol, with a circuit in place."""

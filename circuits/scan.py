@@ -143,15 +143,11 @@ def scan(
     judge = Judge(model, task, measured_on, tolerance)
     intact = judge.losses(judge.empty)
     costs = _estimates(judge, rules)
-    singles = start + (limit / 2 if joint else limit)
+    until = start + (limit / 2 if joint else limit)
     for head in progress(sorted(costs, key=lambda head: -costs[head]), "replacing each head"):
-        if monotonic() < singles:
-            change, removed = (
-                Measured.of(judge.losses(judge.empty.replace(head, mechanism)) - intact)
-                for mechanism in (rules[head], OneHot())
-            )
-            described[head] = replace(described[head], change=change, removed=removed)
-            costs[head] = change.loss
+        if monotonic() < until:
+            described[head] = _measured(described[head], judge)
+            costs[head] = described[head].change.loss
     finished, growing = True, _Joint(judge)
     if joint and judge.learned:
         trials = progress(growing.replace(rules, costs), "replacing heads together")
@@ -174,6 +170,16 @@ def scan(
         finished=finished,
         learned=judge.learned,
     )
+
+
+def _measured(row: HeadScan, judge: Judge) -> HeadScan:
+    """Measure what the loss rises by with the head's rule in its place, and without the head."""
+
+    def rise(mechanism: Mechanism) -> Measured:
+        circuit = judge.empty.replace(row.head, mechanism)
+        return Measured.of(judge.losses(circuit) - judge.losses(judge.empty))
+
+    return replace(row, change=rise(row.rule), removed=rise(OneHot()))
 
 
 def _named(model: HookedModel, task: Task, batch: Batch) -> dict[Head, HeadScan]:

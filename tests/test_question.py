@@ -8,7 +8,8 @@ import torch
 
 import retrieval_interp as ri
 from retrieval_interp.circuits.counterfactual.keep_search import Recovery
-from retrieval_interp.circuits.counterfactual.question import _Asking, ask
+from retrieval_interp.circuits.counterfactual.prompt_runs import PromptRuns
+from retrieval_interp.circuits.counterfactual.question import ask
 from retrieval_interp.circuits.counterfactual.units import MetricTask
 from tests.oracles import FAMILIES, SENTENCE, giving, pairs, sentence_tokenizer, untrained_bridge
 
@@ -125,13 +126,13 @@ def test_all_tokens_of_an_answer_count(llama):
 @torch.no_grad()
 def test_changed_prompts_have_the_logits_of_whole_runs(tmp_path, family):
     model = untrained_bridge(family, tmp_path)
-    asking = _Asking(model, SENTENCE)
-    assert len(asking.kept) == model.cfg.n_layers  # that bridges go on after keys and values
+    runs = PromptRuns(model, SENTENCE)
+    assert len(runs.kept) == model.cfg.n_layers  # that bridges go on after keys and values
     for span in (range(1, 2), range(5, 8)):
-        rows = asking.candidates(span, 4) + asking.drawn(span, 4, random.Random(0))
-        whole = model(torch.tensor([asking.begin + row for row in rows]))
+        rows = runs.candidates(span, 4) + runs.drawn(span, 4, random.Random(0))
+        whole = model(torch.tensor([runs.begin + row for row in rows]))
         for first in (-1, 0, span.start - 1):
-            logits = torch.cat(list(asking._run(rows, first)))
+            logits = torch.cat(list(runs._run(rows, first)))
             torch.testing.assert_close(logits, whole[:, -logits.shape[1] :], atol=1e-5, rtol=1e-5)
 
 

@@ -10,7 +10,7 @@ it needs, in one head or in one of several. `Explanation` puts these numbers in 
 import random
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -63,10 +63,8 @@ _QUICK = 16  # examples that tell what the intact model needs
 _TOGETHER = 8  # heads in which a path may be needed: those with its largest estimates
 _SETS = 3  # steps at most of the search for such sets (`minimal_sets`)
 _SEEN = 8  # examples that tell which units enable which
-_NAMED = 1 / 3  # a path stands for its head or row if its estimate is at least this share of it
 _CUT = 0.02  # a path may be needed if its estimate is at least this share of the gap, or if ...
 _MOVED = 0.05  # ... its attention differs by this from that on the counterfactual
-_REDRAWN = 200  # bootstrap samples of prompts, which tell how stable a ranking is
 
 
 @dataclass(frozen=True)
@@ -97,7 +95,7 @@ class UnitScore:
     where: float  # estimated contribution to the metric by its attention (where it looks) ...
     what: float  # ... and by its values (what it brings); the two add up
     estimate_se: float  # standard error of their sum over prompts
-    stability: float  # share of bootstrap samples in which it is among the top units (`stability`)
+    stability: float  # share of bootstrap samples in which it is among the top units (`Estimates`)
     without: Share
     attention_gone: Share | None
     values_gone: Share | None
@@ -358,36 +356,15 @@ def explain(
         for name, units in search.levels.items()
     )
     units = levels[-1].units if levels else ()
-    control, scores, needed = list[float](), dict[Unit, UnitScore](), list[Needed]()
-    missing = [search.missing] if search.missing else []
-    assert batch.counterfactual is not None
-    layers = [attention_by_role(layer.pattern, batch.roles)[0] for layer in batch.counterfactual]
-    attention_here, attention_there = mean_attention(model, batch).cpu(), torch.stack(layers).cpu()
+    measured, missing = _MeasuredUnits(), [search.missing] if search.missing else []
+    try:
+        _measure_units(search, recovery, units, decided, controls, seed, measured, progress)
+    except (OutOfTime, KeyboardInterrupt):
+        tried = f"{len(measured.scores)} of {len(units)} units had been left out, each alone"
+        sets = f"{len(measured.control)} random sets tried"
+        missing.append(f"when it was stopped, {tried}, and {sets}")
     searched = search.counterfactual
     same_prompts = searched is None or torch.equal(searched.inputs, counterfactuals.inputs)
-    try:
-        recovery.deadline = search.deadline
-        for score in _unit_scores(
-            search, recovery, units, decided, attention_here, attention_there, progress
-        ):
-            scores[score.unit] = score
-        random_sets = _random_sets(search, recovery.heads, units, controls, seed)
-        quick = recovery.early or recovery
-        quick.deadline = search.deadline
-        for sample in progress(random_sets, "random sets"):
-            control.append(quick.kept(sample).share)
-        batches = (decided, batch) if units else ()
-        recoveries = [Recovery(model, task, few[:_QUICK], search.patch) for few in batches]
-        for quick in recoveries:
-            quick.deadline = search.deadline
-            quick.metric(quick.empty, stay=True)
-        important = _most_important(scores.values())
-        paths = dict.fromkeys(score.path.path for score in important if score.path is not None)
-        for path in progress(list(paths), "cutting paths in all heads"):
-            needed += _needed(search, recoveries, path, attention_here - attention_there)
-    except (OutOfTime, KeyboardInterrupt):
-        tried = f"{len(scores)} of {len(units)} units had been left out, each alone"
-        missing.append(f"when it was stopped, {tried}, and {len(control)} random sets tried")
     return Explanation(
         task=task.task,
         batch=batch,
@@ -400,14 +377,75 @@ def explain(
         nothing=Measured.of(recovery.nothing),
         corrupted=Measured.of(_on_counterfactual(model, task, batch, counterfactuals)),
         levels=levels,
-        control=tuple(sorted(control)),
-        units=tuple(scores.values()),
-        needed=tuple(needed),
+        control=tuple(sorted(measured.control)),
+        units=tuple(measured.scores.values()),
+        needed=tuple(measured.needed),
         circuit=recovery.keeping(units),
         decided_on=decided_on,
         runs=runs + recovery.runs,
         unfinished="; ".join(missing),
     )
+
+
+@dataclass
+class _MeasuredUnits:
+    """What is measured of the last level's units, as far as the time allows."""
+
+    scores: dict[Unit, UnitScore] = field(default_factory=dict)
+    control: list[float] = field(default_factory=list)  # what random sets recover
+    needed: list[Needed] = field(default_factory=list)
+
+
+def _measure_units(
+    search: KeepSearch,
+    recovery: Recovery,
+    units: Sequence[Unit],
+    decided: Batch,
+    controls: int,
+    seed: int,
+    measured: _MeasuredUnits,
+    progress: Progress,
+) -> None:
+    """Score units, measure random sets, and find what the intact model needs; fills `measured`.
+
+    Raises OutOfTime after the search's deadline. `decided` has the examples of the search.
+    """
+    batch = recovery.batch
+    attention_here = mean_attention(search.model, batch).cpu()
+    attention_there = _attention_on_counterfactual(batch)
+    recovery.deadline = search.deadline
+    for score in _unit_scores(
+        search, recovery, units, decided, attention_here, attention_there, progress
+    ):
+        measured.scores[score.unit] = score
+    quick = recovery.early or recovery
+    quick.deadline = search.deadline
+    random_sets = _random_sets(search, recovery.heads, units, controls, seed)
+    for sample in progress(random_sets, "random sets"):
+        measured.control.append(quick.kept(sample).share)
+    important = _most_important(measured.scores.values())
+    paths = dict.fromkeys(score.path.path for score in important if score.path is not None)
+    recoveries = _quick_recoveries(search, (decided, batch) if units else ())
+    for path in progress(list(paths), "cutting paths in all heads"):
+        measured.needed += _needed(search, recoveries, path, attention_here - attention_there)
+
+
+def _attention_on_counterfactual(batch: Batch) -> Tensor:
+    """Return the mean attention by role on the counterfactual prompts, as `mean_attention`."""
+    assert batch.counterfactual is not None
+    layers = [attention_by_role(layer.pattern, batch.roles)[0] for layer in batch.counterfactual]
+    return torch.stack(layers).cpu()
+
+
+def _quick_recoveries(search: KeepSearch, batches: Sequence[Batch]) -> list[Recovery]:
+    """Measure on the first examples of batches, with runs that stay at the intact model."""
+    recoveries = []
+    for batch in batches:
+        recovery = Recovery(search.model, search.task, batch[:_QUICK], search.patch)
+        recovery.deadline = search.deadline
+        recovery.metric(recovery.empty, stay=True)
+        recoveries.append(recovery)
+    return recoveries
 
 
 def _on_counterfactual(model: HookedModel, task: MetricTask, batch: Batch, other: Batch) -> Tensor:
@@ -476,10 +514,10 @@ def _unit_scores(
         return
     task, batch, estimates = search.task.task, recovery.batch, search.estimates
     assert estimates is not None
-    paths = {unit: _main_path(unit, estimates, search.paths[unit.head.layer]) for unit in units}
+    paths = {unit: estimates.main_path(unit, search.paths[unit.head.layer]) for unit in units}
     named_paths = [path for path in dict.fromkeys(paths.values()) if path is not None]
     origin_of = _origins(search, decided, named_paths, estimates)
-    stable = stability(estimates, units)
+    stability = estimates.stability(units)
     scores = list[UnitScore]()
     for unit in progress(units, "leaving out one by one"):
         path = paths[unit]
@@ -493,7 +531,7 @@ def _unit_scores(
             where=by_attention,
             what=by_values,
             estimate_se=standard_error(estimates.by_example(unit).sum(0)),
-            stability=stable[unit],
+            stability=stability[unit],
             without=recovery.kept([kept for kept in units if kept != unit]),
             attention_gone=None,
             values_gone=None,
@@ -546,26 +584,3 @@ def _origins(
     if search.patch != "z" or search.counterfactual is None:
         return {}
     return origins(search.model, few, search.counterfactual[: len(few)], paths, estimates.slopes)
-
-
-def stability(estimates: Estimates, units: Sequence[Unit]) -> dict[Unit, float]:
-    """Return how often, in bootstrap samples, each of n units is in the top n."""
-    draw, n_examples = random.Random(0), estimates.heads.shape[1]
-    times, counts = Counter[Unit](), Counter(unit.level for unit in units)
-    for _ in range(_REDRAWN):
-        prompts = draw.choices(range(n_examples), k=n_examples)
-        for level, count in counts.items():
-            times.update(estimates.units(level, prompts)[:count])
-    return {unit: times[unit] / _REDRAWN for unit in units}
-
-
-def _main_path(unit: Unit, estimates: Estimates, allowed: Sequence[RolePath]) -> HeadPath | None:
-    """Return a unit's path; of a head or row its largest, if a third of it or more."""
-    if unit.dest is not None and unit.src is not None:
-        return HeadPath(unit.head, RolePath(unit.dest, unit.src))
-    paths = [path for path in allowed if unit.dest in (None, path.dest)]
-    sizes = {path: abs(estimates.of(Unit(unit.head, *path))) for path in paths}
-    best = max(paths, key=sizes.__getitem__, default=None)
-    if best is None or sizes[best] < _NAMED * abs(estimates.of(unit)):
-        return None
-    return HeadPath(unit.head, best)

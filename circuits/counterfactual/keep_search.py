@@ -107,13 +107,17 @@ class Recovery:
 
     def metric(self, circuit: Circuit, stay: bool = False) -> Float[Tensor, " batch"]:
         """Return each example's metric; with `stay` it is the base of later runs."""
-        if monotonic() > self.deadline:
-            raise OutOfTime
-        self.runs += 1
+        self.count_run()
         if not stay:
             return -self.scorer.losses(circuit)[:, 0]
         self.scorer.rebase(circuit)
         return -self.scorer.base_losses[:, 0]
+
+    def count_run(self) -> None:
+        """Count one more run; raise OutOfTime after the deadline."""
+        if monotonic() > self.deadline:
+            raise OutOfTime
+        self.runs += 1
 
     def keeping(self, units: Sequence[Unit]) -> Circuit:
         """Return the circuit that keeps these units."""
@@ -139,14 +143,16 @@ class Recovery:
             few = self.early.kept(units)
             if few.share + 3 * few.se < keep:
                 return False
-        before = self.scorer.kept, self.scorer.base_losses
-        share = self.kept(units, stay=True)
-        if share.share - share.se >= keep:
-            if self.early is not None:
-                self.early.kept(units, stay=True)
-            return True
-        self.scorer.kept, self.scorer.base_losses = before
-        return False
+
+        def recover_enough(losses: Float[Tensor, "batch 1"]) -> bool:
+            share = self.share(-losses[:, 0])
+            return share.share - share.se >= keep
+
+        self.count_run()
+        holds = self.scorer.rebase_if(self.keeping(units), recover_enough)
+        if holds and self.early is not None:
+            self.early.kept(units, stay=True)
+        return holds
 
     def needs(self, units: Sequence[Unit], keep: float) -> bool | None:
         """Whether all but these units recover less than `keep`; None if not clear.

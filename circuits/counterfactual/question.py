@@ -12,54 +12,29 @@
    prompt hardly less likely. The word whose changes fit, with the most different answers, is taken.
    If few fit, as in a rare name, tokens of the same form are drawn at random.
 
-Where the model is a bridge to one of Hugging Face, only the positions from the change on are run,
-with the keys and values of the prompt before it (a KV cache).
+`prompt_runs` has the steps, from the kind of an answer to the changes that fit.
 """
 
 import math
 import random
-from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from functools import lru_cache
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from time import monotonic
 from typing import Any, NamedTuple
 
 import torch
-from jaxtyping import Float, Int
-from torch import Tensor
 
-from retrieval_interp.circuits.hooks import (
-    HookedModel,
-    has_hooks,
-    hooked,
-    is_transformers,
-    measuring,
-    run_model,
-)
-from retrieval_interp.circuits.losses import Progress, answer_hooks, no_progress
-from retrieval_interp.tasks import Batch, InputError
+from retrieval_interp.circuits.counterfactual.prompt_runs import CHANGES, PromptRuns, Turned
+from retrieval_interp.circuits.hooks import HookedModel
+from retrieval_interp.circuits.losses import Progress, no_progress
+from retrieval_interp.tasks import InputError
 from retrieval_interp.tasks.shown import listed
 from retrieval_interp.tasks.words.given_texts import Pair, PairsTask, SpelledTask
-from retrieval_interp.tasks.words.text_task import token_ids
 
-KIND = 60  # tokens of the answer's kind, with the answer
 NEAREST = 6  # tokens of the kind to which the answer is compared in a fall
-IN_PLAY = 300  # a wrong answer must be among this many likeliest tokens before the change
-FIRST = 4  # near tokens, and as many predicted ones, that are tried for every word
-MANY = 32  # the same, for the words with the largest falls
-CHANGES = 16  # changes that are used at most: half decide, half confirm
 ENOUGH = 4  # random tokens are tried if fewer changes fit; also of different answers
-LESS_LIKELY = 8.0  # nats by which a change that fits may lower the prompt's log probability
-PLACES = 12  # words that are tried; in a longer prompt those with the largest gradients
 NEXT = 3  # words at most of which many changes are tried, if their fall is at least ...
 NEARLY = 0.5  # ... this share of the largest
-ASKING = 0.3  # share of the time for trying changes, and ...
-RUNS = 12  # ... runs of the prompt, for each change, that have to fit in the rest of it
-TOKENS = 4096  # tokens that are run at once
-ROOM = 8192  # tokens at most of all changes that are tried of one word
-PATTERNS = 1_000_000_000  # attention weights at most of all changes that are used
-LONGEST = 8  # tokens of a word at most
 SHOWN = 6  # changes that are named in the text
 
 
@@ -92,6 +67,11 @@ class Place:
     stop: int
     text: str
     falls: float
+
+    @property
+    def span(self) -> range:
+        """The places of its tokens in the prompt."""
+        return range(self.start, self.stop)
 
 
 @dataclass(frozen=True)
@@ -179,402 +159,122 @@ def ask(
             tried than has to be, and no more changes are returned than the search has time for.
         progress: wraps an iterable to show a bar.
     """
-    asking = _Asking(model, prompt, time)
-    tokens = asking.answer_tokens(answer) if answer else [int(asking.logits.argmax())]
-    kind, given_wrong = [] if wrong else asking.kind(tokens[0]), None
-    if wrong:
-        wrong_tokens = asking.answer_tokens(wrong)
-        shorter = min(len(tokens), len(wrong_tokens))
-        same = next((n for n in range(shorter) if tokens[n] != wrong_tokens[n]), shorter)
-        if same == shorter:
-            raise InputError(f"expected another wrong answer than the answer, found {wrong!r:.40}")
-        asking.go_on(tokens[:same])
-        tokens, wrong_tokens = tokens[same:], wrong_tokens[same:]
-        kind = [tokens[0], wrong_tokens[0]]
-        word, likely = asking.written(wrong_tokens), asking.probability(wrong_tokens)
-        given_wrong = Wrong(word, likely, asking.rank(wrong_tokens[0]))
-    right = tokens[0]
-    places = list[Place]()
-    for span in progress(asking.places(right, kind, place), "what the answer depends on"):
-        if not places or monotonic() < asking.until:
-            falls = asking.falls(span, right, kind[:NEAREST])
-            places.append(Place(span.start, span.stop, asking.text(asking.ids, span), falls))
-    first = sorted(places, key=lambda place: -place.falls)
-    enough = min(first[0].falls, NEARLY * first[0].falls)  # it may be negative
-    tried = list[tuple[list[_Turned], Place]]()
-    for near_first in [place for place in first if place.falls >= enough][:NEXT]:
-        if not tried or monotonic() < asking.until:
-            tried.append((asking.changes(near_first, right, kind), near_first))
-
-    def enough_fit(pair: tuple[list[_Turned], Place]) -> tuple[int, int]:
-        different = {change.wrong for change in pair[0]}
-        return min(len(different), ENOUGH), min(len(pair[0]), CHANGES // 2)
-
-    turned, best = max(tried, key=enough_fit)
-    at_random = False
-    if len(turned) < ENOUGH:
-        drawn = asking.changes(first[0], right, kind, random.Random(seed))
-        if len(drawn) > len(turned):
-            at_random, turned, best = True, drawn, first[0]
-    if not turned:
+    runs = PromptRuns(model, prompt, time)
+    answers = _compared_answers(runs, answer, wrong)
+    right = answers.right
+    spans = progress(runs.places(right[0], answers.kind, place), "what the answer depends on")
+    places = _places_with_falls(runs, spans, answers)
+    best = _place_that_turns(runs, places, answers, seed)
+    if not best.turned:
         raise InputError(
-            f"counterfactual: expected another token in place of {best.text!r} after which the "
-            "model answers otherwise, found none; give a counterfactual of the same length, or "
-            "another place"
+            f"counterfactual: expected another token in place of {best.place.text!r} after which "
+            "the model answers otherwise, found none; give a counterfactual of the same length, "
+            "or another place"
         )
-    says = int(asking.logits.argmax())
-    rows = [[*asking.ids, says], *([*row, token] for row, token in turned)]
-    says_tokens, *words = asking.spelled(rows)
-    prompt_size = len(asking.ids) - len(asking.shared)
-    if not answer:
-        tokens = says_tokens
-    span = range(best.start, best.stop)
+    says = int(runs.logits.argmax())
+    rows = [[*runs.ids, says], *([*row, token] for row, token in best.turned)]
+    says_tokens, *words = runs.spelled(rows)
+    tokens = right if answer else says_tokens
     return PromptQuestion(
         prompt=prompt,
-        answer=asking.written([right]),
-        word=asking.written(tokens),
+        answer=runs.written(right[:1]),
+        word=runs.written(tokens),
         tokens=tuple(tokens),
-        probability=asking.probability(tokens),
-        rank=asking.rank(right),
-        says=asking.written([says]),
-        says_word=asking.written(says_tokens),
-        says_probability=float(asking.logits.softmax(0)[says]),
+        probability=runs.probability(tokens),
+        rank=runs.rank(right[0]),
+        says=runs.written([says]),
+        says_word=runs.written(says_tokens),
+        says_probability=float(runs.logits.softmax(0)[says]),
         places=tuple(sorted(places, key=lambda place: place.start)),
-        place=best,
+        place=best.place,
         changes=tuple(
-            Change(
-                text=asking.text(row, span),
-                wrong=asking.written([token]),
-                word=asking.written(word),
-                prompt=asking.text(row, range(prompt_size)),
-            )
-            for (row, token), word in zip(turned, words)
+            _change(runs, turned, best.place, word) for turned, word in zip(best.turned, words)
         ),
-        at_random=at_random,
-        wrong=given_wrong,
+        at_random=best.at_random,
+        wrong=answers.wrong,
     )
 
 
-class _Turned(NamedTuple):
-    """A changed prompt, and the token of the kind that is then the likeliest."""
+class _Answers(NamedTuple):
+    """The tokens of the right answer, and what its first token is compared with."""
 
-    row: list[int]
-    wrong: int
-
-
-class _Asking:
-    """A prompt's tokens, the model's predictions, and runs of changed prompts."""
-
-    def __init__(self, model: HookedModel, prompt: str, time: float = math.inf):
-        tokenizer = getattr(model, "tokenizer", None)
-        if tokenizer is None:
-            raise InputError("expected a model with a tokenizer, found none; use a task")
-        if prompt[-1:].isspace():
-            raise InputError(f"prompt: expected no trailing space, found {prompt[-20:]!r}")
-        self.model, self.tokenizer, start = model, tokenizer, monotonic()
-        self.until, self.end = start + ASKING * time, start + time
-        self.ids = token_ids(tokenizer, prompt)
-        bos = tokenizer.bos_token_id
-        self.begin = [] if bos is None else [int(bos)]
-        if len(self.begin) + len(self.ids) > model.cfg.n_ctx:
-            raise InputError(
-                f"prompt: expected at most the model's {model.cfg.n_ctx} tokens, found "
-                f"{len(self.begin) + len(self.ids)}"
-            )
-        self.device = next(model.parameters()).device
-        self.shared = list[int]()  # tokens that all answers begin with, such as a separate blank
-        before = monotonic()
-        self._predict()
-        self.seconds = monotonic() - before  # that a run of the prompt takes
-        self.embeddings = torch.nn.functional.normalize(model.W_E.detach().float(), dim=-1)
-        self.forms = _forms(tokenizer, len(self.embeddings)).to(self.device)
-
-    def _predict(self) -> None:
-        tokens, options = self._batch([self.ids]).inputs, dict[str, Any]()
-        if is_transformers(self.model) and not has_hooks(self.model):
-            options = self._going_on(())
-        with measuring(self.model):
-            self.predicted: Float[Tensor, "pos vocab"] = self.model(tokens, **options)[0].float()
-        self.logits: Float[Tensor, " vocab"] = self.predicted[-1]
-        layers = options["past_key_values"].layers if options else ()
-        self.kept = [(layer.keys, layer.values) for layer in layers]
-
-    # Tokens
-
-    def text(self, row: Sequence[int], span: Sequence[int]) -> str:
-        return str(self.tokenizer.decode([row[index] for index in span]))
-
-    def written(self, answer: Sequence[int]) -> str:
-        """Return an answer as text, as it follows the prompt."""
-        return str(self.tokenizer.decode([*self.shared, *answer]))
-
-    def answer_tokens(self, answer: str) -> list[int]:
-        """Tokenize an answer with or without a blank, whichever is likelier here."""
-        before, prompt = len(self.ids), self.tokenizer.decode(self.ids)
-        written = dict.fromkeys([answer, f" {answer.lstrip()}", answer.lstrip()])
-        read = [token_ids(self.tokenizer, prompt + text) for text in written if text]
-        fitting = [ids[before:] for ids in read if ids[:before] == self.ids and ids[before:]]
-        if not fitting:
-            raise InputError(f"answer: expected text that can follow the prompt, found {answer!r}")
-        tokens = max(fitting, key=lambda tokens: float(self.logits[tokens[0]]))
-        if len(tokens) > 1 and self.tokenizer.decode(tokens[:1]).isspace():
-            self.go_on(tokens[:1])
-            return tokens[1:]
-        return tokens
-
-    def go_on(self, tokens: Sequence[int]) -> None:
-        """Append tokens that all answers begin with to the prompt."""
-        if tokens:
-            self.shared += tokens
-            self.ids += tokens
-            self._predict()
-
-    def near(self, token: int, count: int, tokens: Tensor) -> list[int]:
-        """Return those of some tokens whose embeddings are nearest to one token's."""
-        likeness = self.embeddings[tokens] @ self.embeddings[token]
-        return list(tokens[likeness.topk(min(count, len(tokens))).indices].tolist())
-
-    def alike(self, token: int) -> Int[Tensor, " tokens"]:
-        """Return the tokens of the same form, but for spellings of the same word."""
-        same = (self.forms == self.forms[token]).nonzero()[:, 0]
-        word = self._word(token)
-        spellings = [near for near in self.near(token, 8, same) if self._word(near) == word]
-        return same[~torch.isin(same, same.new_tensor([token, *spellings]))]
-
-    def _word(self, token: int) -> str:
-        return str(self.tokenizer.decode([token])).strip().lower()
-
-    def kind(self, answer: int) -> list[int]:
-        """Return an answer's kind: itself and the nearest tokens of its form."""
-        return [answer, *self.near(answer, KIND - 1, self.alike(answer))]
-
-    # Places
-
-    def places(self, right: int, kind: Sequence[int], place: str) -> list[range]:
-        """Return the spans to change: those of `place`, or every word but the last."""
-        size = len(self.ids) - len(self.shared)
-        if place:
-            spans = [
-                range(start, stop)
-                for start in range(size)
-                for stop in range(start + 1, min(size, start + LONGEST) + 1)
-                if self.text(self.ids, range(start, stop)).strip() == place.strip()
-            ]
-            if not spans:
-                shown = self.text(self.ids, range(size))
-                raise InputError(f"place: expected words of {shown!r:.300}, found {place!r:.40}")
-            return spans
-        words = self._words()
-        words = [word for word in words if word.stop < size] or words[:1]
-        if len(words) <= PLACES:
-            return words
-        slopes = self._gradients(right, kind).tolist()
-        steepest = sorted(words, key=lambda word: -max(slopes[n] for n in word))[:PLACES]
-        return sorted(steepest, key=lambda word: -word.start)  # those that take least time first
-
-    def _words(self) -> list[range]:
-        """Split the prompt into words: letters without a blank continue a word."""
-        words = list[range]()
-        texts = self.tokenizer.batch_decode([[token] for token in self.ids])
-        for index, text in enumerate(texts):
-            goes_on = index > 0 and text.isalpha() and texts[index - 1].strip().isalpha()
-            if goes_on and len(words[-1]) < LONGEST:
-                words[-1] = range(words[-1].start, index + 1)
-            else:
-                words.append(range(index, index + 1))
-        return words
-
-    def _gradients(self, right: int, kind: Sequence[int]) -> Float[Tensor, " pos"]:
-        """Return the norm of the gradient by each token's embedding."""
-        embedded: list[Tensor] = []
-
-        def note(x: Tensor, hook: Any) -> Tensor:
-            embedded.append(x.detach().requires_grad_())
-            return embedded[0]
-
-        batch = self._batch([self.ids])
-        hooks = [("hook_embed", note), *answer_hooks(self.model, batch, (0,))]
-        with torch.enable_grad(), hooked(self.model, hooks):
-            logits = run_model(self.model, batch)[0, -1].float()
-            lead = logits[right] - logits[list(kind)].logsumexp(0)
-            (slopes,) = torch.autograd.grad(lead, embedded)
-        sizes: Tensor = slopes[0, len(self.begin) :].norm(dim=-1)
-        return sizes
-
-    # Changes
-
-    def candidates(self, span: range, count: int) -> list[list[int]]:
-        """Replace a span by near tokens of its form, and by predicted ones."""
-        columns = []
-        for index in span:
-            token, before = self.ids[index], index + len(self.begin) - 1
-            alike = self.alike(token)
-            column = self.near(token, count, alike)
-            if before >= 0:
-                likely = alike[~torch.isin(alike, alike.new_tensor(column))]
-                order = self.predicted[before][likely].topk(min(count, len(likely))).indices
-                column += likely[order].tolist()
-            columns.append(column)
-        return self._read_back(span, zip(*columns))
-
-    def drawn(self, span: range, count: int, draw: random.Random) -> list[list[int]]:
-        """Replace a span by tokens of the same form, drawn at random."""
-        alike = [self.alike(self.ids[index]).tolist() for index in span]
-        chosen = ([draw.choice(tokens) for tokens in alike] for _ in range(4 * count))
-        return self._read_back(span, dict.fromkeys(map(tuple, chosen)))[: 2 * count]
-
-    def _read_back(self, span: range, tokens: Any) -> list[list[int]]:
-        """Put tokens in a span; return the prompts that their text tokenizes to."""
-        rows = [[*self.ids[: span.start], *new, *self.ids[span.stop :]] for new in tokens]
-        texts = [self.tokenizer.decode(row) for row in rows]
-        read = self.tokenizer(texts, add_special_tokens=False)["input_ids"] if texts else []
-        return [row for row, ids in zip(rows, read) if ids == row]
-
-    def _is_read_back(self, token: int) -> bool:
-        """Whether the prompt with this token is what its text tokenizes to."""
-        text = self.tokenizer.decode([*self.ids, token])
-        return token_ids(self.tokenizer, text) == [*self.ids, token]
-
-    def falls(self, span: range, right: int, kind: Sequence[int]) -> float:
-        """Return a span's fall in nats, the mean over the larger half of changes."""
-        rows = self.candidates(span, FIRST)
-        if len(rows) < FIRST:
-            rows += self.drawn(span, FIRST, random.Random(0))
-        if not rows:
-            return 0.0
-        last = torch.cat([logits[:, -1] for logits in self._run(rows)])
-        leads = [x[:, right] - x[:, list(kind)].logsumexp(-1) for x in (self.logits[None], last)]
-        fallen = (leads[0] - leads[1]).sort(descending=True).values
-        return float(fallen[: max(1, len(fallen) // 2)].mean())
-
-    def changes(
-        self, place: Place, right: int, kind: Sequence[int], draw: random.Random | None = None
-    ) -> list[_Turned]:
-        """Return the changes that fit: one for each wrong answer, then a second, ...
-
-        With `draw` the tokens are drawn at random, and the prompt need not be likely.
-        """
-        span = range(place.start, place.stop)
-        many = max(FIRST, min(MANY, ROOM // (2 * len(self.ids))))
-        rows = self.candidates(span, many) if draw is None else self.drawn(span, many, draw)
-        in_play = set(self.logits.topk(min(IN_PLAY, len(self.logits))).indices.tolist())
-        possible = [  # wrong answers
-            token
-            for token in kind
-            if self.logits[token] < self.logits[right]
-            if (token in in_play or len(kind) == 2) and self._is_read_back(token)
-        ]
-        if not rows or not possible:
-            return []
-        fitting, start = list[tuple[int, int, list[int]]](), max(0, span.start - 1)
-        times: Counter[int] = Counter()
-        least = self._likely(self.predicted[start + len(self.begin) :], self.ids) - LESS_LIKELY
-        for logits in self._run(list(rows), start):
-            best = logits[:, -1][:, possible].max(-1)
-            turns = (best.values > logits[:, -1][:, right]).tolist()
-            for turned, which, of_row in zip(turns, best.indices.tolist(), logits):
-                row = rows.pop(0)
-                if turned and (draw is not None or self._likely(of_row, row) >= least):
-                    wrong = possible[which]
-                    times[wrong] += 1
-                    fitting.append((times[wrong], wrong, row))
-            if monotonic() > self.until:
-                break
-        fitting.sort(key=lambda change: change[0])
-        cfg, size = self.model.cfg, len(self.begin) + len(self.ids)
-        room = PATTERNS // (cfg.n_layers * cfg.n_heads * size**2)
-        in_time = (self.end - monotonic()) / (RUNS * self.seconds)
-        most = max(2, int(min(CHANGES, room, in_time)))
-        return [_Turned(row, wrong) for _, wrong, row in fitting[:most]]
-
-    def _likely(self, logits: Float[Tensor, "pos vocab"], row: Sequence[int]) -> float:
-        """Return the log probability of a row's last tokens, by these logits."""
-        tokens = torch.tensor([*self.begin, *row], device=logits.device)
-        after = tokens[len(tokens) - len(logits) + 1 :]
-        return float(logits[:-1].log_softmax(-1).gather(-1, after[:, None]).sum())
-
-    # Answers
-
-    def spelled(self, rows: Sequence[list[int]]) -> list[list[int]]:
-        """Continue answers at the end of prompts to whole words, if time allows."""
-        words = [row[len(self.ids) :] for row in rows]
-        going = list(range(len(rows)))
-        for _ in range(LONGEST):
-            if not going or monotonic() > self.until:
-                break
-            prompts = [[*rows[n][: len(self.ids)], *words[n]] for n in going]
-            runs = torch.cat([logits[:, -1] for logits in self._run(prompts)])
-            added = dict(zip(going, runs.argmax(-1).tolist()))
-            texts = {n: self.tokenizer.decode([token]) for n, token in added.items()}
-            going = [
-                n
-                for n in going
-                if texts[n].isalpha() and self.tokenizer.decode(words[n])[-1:].isalpha()
-            ]
-            for n in going:
-                words[n] = [*words[n], added[n]]
-        return words
-
-    def probability(self, answer: Sequence[int]) -> float:
-        """Return the probability of an answer, all tokens together."""
-        if len(answer) == 1:
-            return float(self.logits.softmax(0)[answer[0]])
-        row = [*self.ids, *answer]
-        (logits,) = self._run([row], len(self.ids) - 1)
-        return math.exp(self._likely(logits[0], row))
-
-    def rank(self, token: int) -> int:
-        """Return a token's rank after the prompt, from 1."""
-        return 1 + int((self.logits > self.logits[token]).sum())
-
-    # Runs
-
-    def _batch(self, rows: Sequence[Sequence[int]], first: int = -1) -> Batch:
-        """Make a batch with the positions from a token on as roles; or the last."""
-        tokens = torch.tensor([[*self.begin, *row] for row in rows], device=self.device)
-        size = tokens.shape[1]
-        start = size - 1 if first < 0 else first + len(self.begin)
-        positions = torch.arange(start, size, device=self.device)
-        return Batch(tokens, tokens[:, -1:], positions.expand(len(tokens), 1, -1))
-
-    def _going_on(self, kept: Iterable[tuple[Tensor, Tensor]]) -> dict[str, Any]:
-        """Return the options by which a bridge continues a KV cache, and adds to it."""
-        from transformers import DynamicCache
-
-        return {"past_key_values": DynamicCache([*kept]), "use_cache": True}
-
-    def _run(self, rows: Sequence[list[int]], first: int = -1) -> Iterator[Tensor]:
-        """Yield the logits of changed prompts from a token on, some rows at a time."""
-        size = max(1, TOKENS // (len(rows[0]) + 1))
-        for start in range(0, len(rows), size):
-            batch = self._batch(rows[start : start + size], first)
-            prompt = batch.inputs.new_tensor([*self.begin, *self.ids])[: batch.inputs.shape[1]]
-            same = (batch.inputs[:, : len(prompt)] == prompt).all(0).long().cumprod(0).sum()
-            begun = min(int(same), int(batch.roles[0, 0, 0])) if self.kept else 0
-            options = dict[str, Any]()
-            if begun:
-                shape = len(batch), -1, -1, -1
-                options = self._going_on(
-                    (keys[:, :, :begun].expand(shape), values[:, :, :begun].expand(shape))
-                    for keys, values in self.kept
-                )
-            batch = replace(batch, inputs=batch.inputs[:, begun:], roles=batch.roles - begun)
-            n_roles = batch.roles.shape[-1]
-            hooks = answer_hooks(self.model, batch, tuple(range(n_roles)))
-            with measuring(self.model), hooked(self.model, hooks):
-                logits = self.model(batch.inputs, **options).float()
-            yield logits[:, -n_roles:]
+    right: list[int]
+    kind: list[int]  # the first tokens of the right answer and of wrong ones
+    wrong: Wrong | None  # the wrong answer, if one was given
 
 
-@lru_cache(maxsize=4)
-def _forms(tokenizer: Any, count: int) -> Tensor:
-    """Number every token's form: blank before it, capital, ASCII, letters."""
-    texts = tokenizer.batch_decode([[token] for token in range(count)])
-    special = set(tokenizer.all_special_ids)
-    return torch.tensor([-1 if n in special else _form(text) for n, text in enumerate(texts)])
+class _Tried(NamedTuple):
+    """A place, and its changes that fit."""
+
+    place: Place
+    turned: list[Turned]
+    at_random: bool = False  # whether the tokens were drawn at random
 
 
-def _form(text: str) -> int:
-    word = text.strip()
-    letters = 2 if word.isalpha() else 1 if word.isdigit() else 0
-    return 12 * text[:1].isspace() + 6 * word[:1].isupper() + 3 * word.isascii() + letters
+def _compared_answers(runs: PromptRuns, answer: str, wrong: str) -> _Answers:
+    """Tokenize the answers; a beginning that both given ones share becomes part of the prompt."""
+    right = runs.answer_tokens(answer) if answer else [int(runs.logits.argmax())]
+    if not wrong:
+        return _Answers(right, runs.kind(right[0]), None)
+    wrong_tokens = runs.answer_tokens(wrong)
+    shorter = min(len(right), len(wrong_tokens))
+    same = next((n for n in range(shorter) if right[n] != wrong_tokens[n]), shorter)
+    if same == shorter:
+        raise InputError(f"expected another wrong answer than the answer, found {wrong!r:.40}")
+    runs.go_on(right[:same])
+    right, wrong_tokens = right[same:], wrong_tokens[same:]
+    given = Wrong(
+        word=runs.written(wrong_tokens),
+        probability=runs.probability(wrong_tokens),
+        rank=runs.rank(wrong_tokens[0]),
+    )
+    return _Answers(right, [right[0], wrong_tokens[0]], given)
+
+
+def _places_with_falls(runs: PromptRuns, spans: Iterable[range], answers: _Answers) -> list[Place]:
+    """Measure the fall of each span: of the first one, and of others while there is time."""
+    places = list[Place]()
+    for span in spans:
+        if not places or monotonic() < runs.until:
+            falls = runs.falls(span, answers.right[0], answers.kind[:NEAREST])
+            places.append(Place(span.start, span.stop, runs.text(runs.ids, span), falls))
+    return places
+
+
+def _place_that_turns(
+    runs: PromptRuns, places: Sequence[Place], answers: _Answers, seed: int
+) -> _Tried:
+    """Try many changes of the places with the largest falls; return the place where most fit.
+
+    Where few fit, tokens drawn at random are tried in the place with the largest fall.
+    """
+    right, kind = answers.right[0], answers.kind
+    first, *others = sorted(places, key=lambda place: -place.falls)
+    enough = min(first.falls, NEARLY * first.falls)  # it may be negative
+    near_first = [first, *(place for place in others if place.falls >= enough)]
+    tried = list[_Tried]()
+    for place in near_first[:NEXT]:
+        if not tried or monotonic() < runs.until:
+            tried.append(_Tried(place, runs.changes(place.span, right, kind)))
+
+    def enough_fit(trial: _Tried) -> tuple[int, int]:
+        different = {change.wrong for change in trial.turned}
+        return min(len(different), ENOUGH), min(len(trial.turned), CHANGES // 2)
+
+    best = max(tried, key=enough_fit)
+    if len(best.turned) < ENOUGH:
+        draw = random.Random(seed)
+        drawn = runs.changes(first.span, right, kind, draw)
+        if len(drawn) > len(best.turned):
+            return _Tried(first, drawn, at_random=True)
+    return best
+
+
+def _change(runs: PromptRuns, turned: Turned, place: Place, word: Sequence[int]) -> Change:
+    """Return a change as text; `word` has the tokens of the answer after it."""
+    return Change(
+        text=runs.text(turned.row, place.span),
+        wrong=runs.written([turned.wrong]),
+        word=runs.written(word),
+        prompt=runs.text(turned.row, range(len(runs.ids) - len(runs.shared))),
+    )

@@ -8,6 +8,8 @@ is worth restoring and the other what is harmful to remove. One pass for each α
 """
 
 import math
+import random
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -18,7 +20,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from retrieval_interp.circuits.circuit import Circuit, Head, RolePath
+from retrieval_interp.circuits.circuit import Circuit, Head, HeadPath, RolePath
 from retrieval_interp.circuits.counterfactual.patching import (
     Counterfactual,
     Patch,
@@ -40,6 +42,8 @@ LOGITS = "logit difference"
 PROBABILITY = "log probability"
 METRICS = {"log_probabilities": PROBABILITY, "logit_differences": LOGITS}  # by method of a task
 GRAPH = 500_000_000  # numbers that a backward pass may keep
+_REDRAWN = 200  # bootstrap samples of prompts, which tell how stable a ranking is
+_NAMED = 1 / 3  # a path stands for its head or row if its estimate is at least this share of it
 Metric = Callable[[Outputs, Batch], Float[Tensor, " batch"]]
 Paths = tuple[RolePath, ...]
 
@@ -187,6 +191,27 @@ class Estimates(NamedTuple):
         """Rank the units of a level with negative estimates, the most harmful first."""
         values: Tensor = getattr(self, level).sum(0).mean(0)
         return _ranked(-values, values < 0)
+
+    def stability(self, units: Sequence[Unit]) -> dict[Unit, float]:
+        """Return how often, in bootstrap samples, each of n units is in the top n."""
+        draw, n_examples = random.Random(0), self.heads.shape[1]
+        times, counts = Counter[Unit](), Counter(unit.level for unit in units)
+        for _ in range(_REDRAWN):
+            prompts = draw.choices(range(n_examples), k=n_examples)
+            for level, count in counts.items():
+                times.update(self.units(level, prompts)[:count])
+        return {unit: times[unit] / _REDRAWN for unit in units}
+
+    def main_path(self, unit: Unit, allowed: Sequence[RolePath]) -> HeadPath | None:
+        """Return a unit's path; of a head or row its largest, if a third of it or more."""
+        if unit.dest is not None and unit.src is not None:
+            return HeadPath(unit.head, RolePath(unit.dest, unit.src))
+        paths = [path for path in allowed if unit.dest in (None, path.dest)]
+        sizes = {path: abs(self.of(Unit(unit.head, *path))) for path in paths}
+        best = max(paths, key=sizes.__getitem__, default=None)
+        if best is None or sizes[best] < _NAMED * abs(self.of(unit)):
+            return None
+        return HeadPath(unit.head, best)
 
 
 def _ranked(values: Float[Tensor, "layer head *role"], chosen: Tensor) -> list[Unit]:
