@@ -10,7 +10,6 @@ from torch import Tensor
 
 from retrieval_interp.circuits import hooks
 from retrieval_interp.circuits.circuit import Circuit, Head, RolePath
-from retrieval_interp.circuits.counterfactual.patching import Counterfactual
 from retrieval_interp.circuits.hooks import HookedModel
 from retrieval_interp.circuits.mechanisms import Mean, Mechanism, Positions, RoleMean
 from retrieval_interp.circuits.paths import attention_by_role, first_real, shifted
@@ -211,6 +210,8 @@ def read_patterns(
 
 def _weighing(circuit: Circuit, layer: int, pattern: Tensor, batch: Batch) -> Tensor:
     """Return a layer's pattern; of patched heads the attention that weighs their values."""
+    from retrieval_interp.circuits.counterfactual.patching import Counterfactual
+
     pattern = pattern.clone()
     for head, mechanism in circuit.mechanisms.items():
         if head.layer == layer and isinstance(mechanism, Counterfactual):

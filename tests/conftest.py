@@ -177,3 +177,15 @@ def undocumented():
         return (data.keys() - named).union(*parts)
 
     return missing
+
+
+@pytest.fixture
+def rules_kept():
+    """Forget rules and mechanisms of one's own at the end."""
+    from retrieval_interp.circuits import mechanisms
+
+    known, kinds = [*mechanisms.RULES], {**mechanisms.MECHANISMS}
+    yield
+    mechanisms.RULES[:] = known
+    mechanisms.MECHANISMS.clear()
+    mechanisms.MECHANISMS.update(kinds)

@@ -117,6 +117,51 @@ def test_what_the_machine_refuses_is_one_line(error, status, said, capsys, proce
     assert stop.value.code == status and re.fullmatch(said, capsys.readouterr().err)
 
 
+FAULTY_FILE = """
+import retrieval_interp as ri
+
+class Sample(ri.RepeatedTokensTask):
+    def sample(self, *options, **named):
+        return {}["seeds"]
+
+class Losses(ri.RepeatedTokensTask):
+    def example_losses(self, outputs, batch):
+        return halved(outputs)
+
+def halved(outputs):
+    raise ValueError("an odd\\nnumber")
+
+class Odd(ri.Mechanism):
+    kind = "odd"
+
+    def pattern(self, positions):
+        return positions.weights
+
+def mechanism():
+    ri.mechanisms.RULES.append(Odd())
+    return ri.RepeatedTokensTask()
+
+def rule():
+    ri.rule("odd-one", lambda tokens: 1 / 0)
+    return ri.RepeatedTokensTask()
+"""
+FAULTS = {
+    "Sample": "own.py, line 6: expected sample to run, found KeyError: 'seeds'",
+    "Losses": "own.py, line 13: expected example_losses to run, found ValueError: an odd number",
+    "mechanism": "own.py, line 19: expected pattern to run, found AttributeError: 'Positions' .*",
+    "rule": "own.py, line 26: expected <lambda> to run, found ZeroDivisionError: division by zero",
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_what_ones_own_code_raises_is_one_line(name, tmp_path, rules_kept, run_command_in_process):
+    (tmp_path / "own.py").write_text(FAULTY_FILE)
+    task = ["--model", "repeated", "--task", tmp_path / f"own.py:{name}"]
+    done = run_command_in_process("scan", *task, "--examples", "8")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert re.fullmatch(f"scan: {FAULTS[name]}\n", done.stderr), done.stderr
+
+
 def test_an_error_of_ours_has_its_traceback(process_settings_kept):
     with pytest.raises(ZeroDivisionError):
         run_command(lambda argv, prog: 1 / 0, "retrieval-interp ablate", [])

@@ -118,15 +118,6 @@ def test_what_enables_what_is_known_with_rotary_attention(task):
         assert value == pytest.approx(float(pattern[example, dest, src].mean()), abs=1e-5)
 
 
-@pytest.fixture
-def rules_kept():
-    known, kinds = [*mechanisms.RULES], {**mechanisms.MECHANISMS}
-    yield
-    mechanisms.RULES[:] = known
-    mechanisms.MECHANISMS.clear()
-    mechanisms.MECHANISMS.update(kinds)
-
-
 def three_back(tokens):
     return torch.eye(len(tokens)).roll(3, 0).tril()
 

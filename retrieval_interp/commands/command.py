@@ -11,6 +11,7 @@ import inspect
 import re
 import signal
 import sys
+import traceback
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -28,10 +29,15 @@ from retrieval_interp.views.tables import terminal_width, wrapped
 T = TypeVar("T")
 
 
+_OWN_FOLDERS = set[Path]()  # of the Python files that were run
+
+
 @cache
 def _run_once(path: str) -> dict[str, Any]:
     """The names of a Python file, which may import from its own folder, as `python FILE.py`."""
-    sys.path.insert(0, str(Path(path).resolve().parent))
+    folder = Path(path).resolve().parent
+    _OWN_FOLDERS.add(folder)
+    sys.path.insert(0, str(folder))
     return run_path(path)
 
 
@@ -335,16 +341,38 @@ def run_command(
     except BrokenPipeError:
         sys.stderr.close()
         sys.exit(1)
-    except Exception as error:  # of the input or the machine; any other has its traceback
-        text = " ".join(str(error).split())
-        if isinstance(error, OSError):
-            text = f"expected its files, found: {text:.150}"
-        elif type(error).__name__ in ("MemoryError", "OutOfMemoryError"):  # Python's and PyTorch's
-            text = f"expected a smaller size, memory is short, found: {text:.150}"
-        elif not isinstance(error, InputError):
+    except Exception as error:
+        text = _in_one_line(error)
+        if not text:
             raise
         print(f"{name}: {text}", file=sys.stderr)
         sys.exit(2)
+
+
+def _in_one_line(error: Exception) -> str:
+    """Describe an error of the input, a user's own code or the machine; empty for any other."""
+    text = " ".join(str(error).split())
+    if isinstance(error, InputError):
+        return text
+    if type(error).__name__ in ("MemoryError", "OutOfMemoryError"):  # Python's and PyTorch's
+        return f"expected a smaller size, memory is short, found: {text:.150}"
+    if called := _own_call(error):
+        return f"{called} to run, found {type(error).__name__}: {text:.150}"
+    return f"expected its files, found: {text:.150}" if isinstance(error, OSError) else ""
+
+
+def _own_call(error: Exception) -> str:
+    """Say what was called of a user's own file, and which line of it failed; empty if none did."""
+    own = [
+        (frame.f_code, line)
+        for frame, line in traceback.walk_tb(error.__traceback__)
+        if Path(frame.f_code.co_filename).resolve().parent in _OWN_FOLDERS
+    ]
+    if not own:
+        return ""
+    (called, _), (failed, line) = own[0], own[-1]
+    name = "the file" if called.co_name == "<module>" else called.co_name
+    return f"{Path(failed.co_filename).name}, line {line}: expected {name}"
 
 
 def _on_signals(handler: Any) -> None:
