@@ -1,4 +1,7 @@
-"""What a hooked model is, helpers for any, and running it with a circuit in place (`ablated`)."""
+"""What a hooked model is, helpers for any, and running it with a circuit in place (`ablated`).
+
+At the end stands what such a run may need: attention on counterfactual prompts.
+"""
 
 import weakref
 from collections import OrderedDict

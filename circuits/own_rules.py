@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from jaxtyping import Float
+from torch import Tensor
 
 from retrieval_interp.circuits.mechanisms import FIRST, RULES, Mechanism, Pattern, Positions, Rule
 from retrieval_interp.tasks import InputError
@@ -50,35 +52,46 @@ def rule(kind: str, function: Callable[..., Any], tokenizer: Any = None) -> Mech
     if reads_text and tokenizer is None:
         raise InputError(f"{kind}: expected a tokenizer, which the function reads, found none")
 
+    def weights_of(tokens: list[int]) -> Float[Tensor, "dest src"]:
+        """Call the function with one example's tokens, and check what it returns."""
+        if reads_text:
+            has_begin = tokenizer("")["input_ids"] == tokens[:1]  # which the tokenizer adds itself
+            returned = function(tokenizer.decode(tokens[has_begin:]), tokenizer)
+        else:
+            words = tokens if tokenizer is None else [tokenizer.decode([n]) for n in tokens]
+            returned = function(words)
+        weights = returned[1] if isinstance(returned[0], str) else returned  # a name before them
+        weights = torch.as_tensor(weights, dtype=torch.float32)
+        if weights.shape != (len(tokens), len(tokens)):
+            expected, found = [len(tokens)] * 2, list(weights.shape)
+            raise InputError(f"{kind}: expected weights of shape {expected}, found {found}")
+        return weights
+
     def pattern(self: Mechanism, positions: Positions) -> Pattern:
-        if positions.tokens is None:
-            raise InputError(f"{kind}: expected token ids, found vectors")
-        weights = torch.zeros(len(positions.roles), positions.n_positions, positions.n_positions)
-        for example, ids in enumerate(positions.tokens.cpu()):
-            mask = positions.real
-            real = torch.ones(len(ids)).bool() if mask is None else mask[example].cpu()
-            tokens = ids[real].tolist()
-            if reads_text:
-                begun = tokenizer("")["input_ids"] == tokens[:1]  # by the tokenizer itself
-                returned = function(tokenizer.decode(tokens[begun:]), tokenizer)
-            else:
-                words = tokens if tokenizer is None else [tokenizer.decode([n]) for n in tokens]
-                returned = function(words)
-            made = returned[1] if isinstance(returned[0], str) else returned  # a name before it
-            made = torch.as_tensor(made, dtype=torch.float32)
-            if made.shape != (len(tokens), len(tokens)):
-                size, found = [len(tokens)] * 2, list(made.shape)
-                raise InputError(f"{kind}: expected weights of shape {size}, found {found}")
-            weights[example, real.nonzero(), real.nonzero()[:, 0]] = made
-        weights = weights.to(positions.roles.device) * positions.allowed
+        weights = _by_example(kind, weights_of, positions)
         if not reads_text:
             return weights
-        total = weights.clamp(min=0).sum(-1, keepdim=True)
-        scaled = weights.clamp(min=0) / total
-        return torch.where(total == 0, FIRST.pattern(positions), scaled)
+        weights = weights.clamp(min=0)
+        total = weights.sum(-1, keepdim=True)
+        return torch.where(total == 0, FIRST.pattern(positions), weights / total)
 
     body = {"kind": kind, "pattern": pattern, "reads_tokens": True, "cost": Rule.cost}
     cls: Any = type("OwnRule", (Mechanism,), {**body, "__module__": function.__module__})
     made: Mechanism = dataclass(frozen=True)(cls)()
     RULES[:] = [*(known for known in RULES if known.kind != kind), made]
     return made
+
+
+def _by_example(
+    kind: str, weights_of: Callable[[list[int]], Tensor], positions: Positions
+) -> Pattern:
+    """Put the weights of each example's real tokens in its pattern, but for what the mask hides."""
+    if positions.tokens is None:
+        raise InputError(f"{kind}: expected token ids, found vectors")
+    tokens = positions.tokens.cpu()
+    real = torch.ones_like(tokens).bool() if positions.real is None else positions.real.cpu()
+    weights = torch.zeros(len(tokens), positions.n_positions, positions.n_positions)
+    for example, is_real in enumerate(real):
+        places = is_real.nonzero()
+        weights[example, places, places[:, 0]] = weights_of(tokens[example, is_real].tolist())
+    return weights.to(positions.roles.device) * positions.allowed

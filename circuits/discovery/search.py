@@ -415,7 +415,8 @@ class _Simplification:
     def _take(self, look: Look) -> Iterator[str]:
         """Try candidates around a circuit, and add to the work list what follows from them."""
         aim, centre, closer = look
-        judge, holding, centre_holds = self.judge, self.judge.holding, self.judge.holds(look.centre)
+        judge, holding = self.judge, self.judge.holding
+        centre_holds = judge.holds(centre)
         limit = min(map(aim.key, holding), default=sys.maxsize)
         if (aim.fewest, limit, centre) in self.looked:
             return

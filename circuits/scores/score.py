@@ -236,30 +236,24 @@ def score_circuit(
     if circuit.is_patched and batch.counterfactual is None:
         batch = with_counterfactual(model, batch, task.counterfactual(batch, seed=0))
     scorer = Scorer(model, task, batch)
-    empty, intact = scorer.empty_circuit, scorer.base_losses.mean(dim=1)
+    intact = scorer.base_losses.mean(dim=1)
     uninformed = uninformed_loss(model, task, batch, scorer.losses_by_example)
     bar = Bar(task, intact, uninformed.loss, tolerance)
-    heads = {}
-    for head in progress(scorer.heads, "replacing heads"):
-        loss, se = Measured.of(scorer.losses(empty.replace(head, circuit[head])))
-        heads[head] = HeadScore(head=head, mechanism=circuit[head], loss=loss, se=se)
+    heads = _replace_heads(scorer, circuit, progress)
     cut, redundant = _cut_live(scorer, circuit, bar, progress)
     paths = []
     for path, losses in removed_losses(scorer, circuit, progress):
         loss, se = Measured.of(losses)
         paths.append(PathScore(**vars(cut[path]), ablated_loss=loss, se=se))
-    combined = scorer.base_losses.mean(dim=1)
-    emptied_circuit = circuit  # with every head emptied that has a fixed pattern and is not needed
-    for head in progress(list(circuit.mechanisms), "emptying heads"):
-        if not circuit[head].keeps_own:
-            losses = scorer.losses_by_example(with_cut(circuit, head))
-            needed, emptied = bar.side(losses), Measured.of(losses)
-            heads[head] = replace(heads[head], emptied=emptied, needed=needed)
-            if circuit[head].is_fixed and not needed:
-                emptied_circuit = with_cut(emptied_circuit, head)
-    as_such = [head for head, row in heads.items() if row.mechanism.is_fixed and row.needed]
-    for head, enables in _enables(scorer, circuit, as_such, progress).items():
+    combined = scorer.base_losses.mean(dim=1)  # the circuit is the base since `removed_losses`
+    heads |= _empty_heads(scorer, circuit, bar, heads, progress)
+    fixed = [row for row in heads.values() if row.mechanism.is_fixed]
+    needed = [row.head for row in fixed if row.needed]
+    for head, enables in _enables(scorer, circuit, needed, progress).items():
         heads[head] = replace(heads[head], enables=enables)
+    rest_emptied = circuit
+    for row in fixed:
+        rest_emptied = rest_emptied if row.needed else with_cut(rest_emptied, row.head)
     score = CircuitScore(
         circuit=circuit,
         examples=len(batch),
@@ -276,11 +270,38 @@ def score_circuit(
         combined_se=Measured.of(combined).se,
         excess_se=standard_error(combined - intact),
         paths=tuple(paths),
-        rest_emptied_loss=scorer.loss(emptied_circuit),
+        rest_emptied_loss=scorer.loss(rest_emptied),
         control=tuple(random_control(scorer, circuit, controls, progress=progress)),
         learned=has_learned(intact, uninformed),
     )
     return replace(score, notes=tuple(_notes(score, task.answer_role)))
+
+
+def _replace_heads(scorer: Scorer, circuit: Circuit, progress: Progress) -> dict[Head, HeadScore]:
+    """Replace each head of the model alone, as the circuit says."""
+    heads = {}
+    for head in progress(scorer.heads, "replacing heads"):
+        alone = scorer.empty_circuit.replace(head, circuit[head])
+        loss, se = Measured.of(scorer.losses(alone))
+        heads[head] = HeadScore(head=head, mechanism=circuit[head], loss=loss, se=se)
+    return heads
+
+
+def _empty_heads(
+    scorer: Scorer,
+    circuit: Circuit,
+    bar: Bar,
+    heads: dict[Head, HeadScore],
+    progress: Progress,
+) -> dict[Head, HeadScore]:
+    """Empty each head of the circuit that does not keep its own attention; return their scores."""
+    scores = {}
+    for head in progress(list(circuit.mechanisms), "emptying heads"):
+        if not circuit[head].keeps_own:
+            losses = scorer.losses_by_example(with_cut(circuit, head))
+            emptied, needed = Measured.of(losses), bar.side(losses)
+            scores[head] = replace(heads[head], emptied=emptied, needed=needed)
+    return scores
 
 
 def _enables(
