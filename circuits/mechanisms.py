@@ -19,9 +19,8 @@ from torch.nn.utils.rnn import pad_sequence
 from retrieval_interp.circuits import attention
 from retrieval_interp.circuits.paths import RolePath
 from retrieval_interp.tasks import Batch, InputError, role_name
-from retrieval_interp.tasks.roles import Roles
 from retrieval_interp.tasks.structured import from_data
-from retrieval_interp.tasks.task import Attended
+from retrieval_interp.tasks.task import Attended, Roles
 
 Pattern = Float[Tensor, "#batch dest src"]
 OwnPattern = Float[Tensor, "batch dest src"]  # of the head itself in a run

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from retrieval_interp.tasks import InputError, Task, parse_role, role_name
-from retrieval_interp.tasks.roles import Roles
+from retrieval_interp.tasks.task import Roles
 
 _ARROW = re.compile(r"\s*[-=]*[<>=→←][-=]*\s*")
 

@@ -41,7 +41,7 @@ from retrieval_interp.circuits.mechanisms import IDENTITY, RULES, UNIFORM, Mecha
 from retrieval_interp.circuits.models.contract import HookedModel
 from retrieval_interp.circuits.tolerance import kept_share
 from retrieval_interp.tasks import Batch, InputError, InputWarning, Task
-from retrieval_interp.tasks.shown import shown
+from retrieval_interp.tasks.messages import shown
 from retrieval_interp.tasks.words.given_texts import NextTokenTask
 
 _PATHS = 0.25  # mean attention of the paths that are tried where positions have roles

@@ -43,7 +43,7 @@ from retrieval_interp.progress import progress_bar
 from retrieval_interp.storage.checkpoint import Checkpoint, load_checkpoint, read_circuit
 from retrieval_interp.storage.files import as_path, writable, write_whole
 from retrieval_interp.tasks import Batch, InputError, Task
-from retrieval_interp.tasks.shown import counted
+from retrieval_interp.tasks.messages import counted
 from retrieval_interp.tasks.structured import check_sampling, from_data
 from retrieval_interp.tasks.words.given_texts import PairsTask
 from retrieval_interp.views.ablations_view import ablations_view

@@ -44,7 +44,7 @@ from retrieval_interp.circuits.models.contract import HookedModel
 from retrieval_interp.circuits.paths import Head, HeadPath, RolePath
 from retrieval_interp.circuits.scores.enabling import Enabled, Sight
 from retrieval_interp.tasks import Batch, Task
-from retrieval_interp.tasks.shown import counted, listed
+from retrieval_interp.tasks.messages import counted, listed
 
 LEVEL_HEADER = ("", "kept", "recovered", "all but these")
 PATCHED = {  # what heads do where nothing is kept

@@ -20,10 +20,9 @@ from retrieval_interp.circuits.hooks import call_options, hooked, in_all_layers,
 from retrieval_interp.circuits.mechanisms import Mechanism, Output, WithPaths
 from retrieval_interp.circuits.models.contract import HookedModel
 from retrieval_interp.tasks import Batch, InputError, Task, parse_role, role_name
-from retrieval_interp.tasks.errors import check_type
-from retrieval_interp.tasks.roles import Roles
+from retrieval_interp.tasks.messages import check_type
 from retrieval_interp.tasks.structured import from_data
-from retrieval_interp.tasks.task import Attended
+from retrieval_interp.tasks.task import Attended, Roles
 
 Patch = Literal["z", "pattern", "v"]  # what is patched: attention and values, or one of them
 PATCHES: tuple[Patch, ...] = get_args(Patch)

@@ -33,7 +33,7 @@ from retrieval_interp.circuits.hooks import has_hooks, hooked, is_transformers, 
 from retrieval_interp.circuits.losses import Progress, answer_hooks, no_progress
 from retrieval_interp.circuits.models.contract import HookedModel
 from retrieval_interp.tasks import Batch, InputError
-from retrieval_interp.tasks.shown import listed
+from retrieval_interp.tasks.messages import listed
 from retrieval_interp.tasks.words.given_texts import Pair, PairsTask, SpelledTask
 from retrieval_interp.tasks.words.text_task import token_ids
 

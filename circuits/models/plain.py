@@ -14,7 +14,7 @@ from einops import rearrange
 from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 
-from retrieval_interp.tasks.errors import InputError
+from retrieval_interp.tasks.messages import InputError
 
 
 class Weights(nn.Module):

@@ -43,7 +43,7 @@ from retrieval_interp.circuits.tolerance import (
     uninformed_loss,
 )
 from retrieval_interp.tasks import Batch, Task
-from retrieval_interp.tasks.shown import shown
+from retrieval_interp.tasks.messages import shown
 
 QUICK = 32  # examples that tell most random circuits from the given one
 _REDRAWS = 20  # in a tiny model a random circuit may equal the given one, which is no control

@@ -21,7 +21,7 @@ from typing import Annotated, Any, NoReturn, TypeVar, cast, get_args, get_origin
 
 from retrieval_interp.storage.files import find_checkpoint, shipped_checkpoints, writable
 from retrieval_interp.storage.packaged_models import PACKAGED
-from retrieval_interp.tasks.errors import InputError, InputWarning, nearest
+from retrieval_interp.tasks.messages import InputError, InputWarning, nearest
 from retrieval_interp.tasks.structured import check_sampling
 from retrieval_interp.views.tables import terminal_width, wrapped
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from retrieval_interp.commands.command import parse_options, say, saying
-from retrieval_interp.tasks.errors import InputError
+from retrieval_interp.tasks.messages import InputError
 
 if TYPE_CHECKING:
     from retrieval_interp.sweep.grid import Grid

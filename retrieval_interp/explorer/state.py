@@ -27,7 +27,7 @@ from retrieval_interp.circuits.draw.layout import carrying_paths, drawn_paths
 from retrieval_interp.circuits.means import role_mean
 from retrieval_interp.circuits.mechanisms import IDENTITY, ORIGINAL, UNIFORM
 from retrieval_interp.tasks import InputError
-from retrieval_interp.tasks.shown import counted
+from retrieval_interp.tasks.messages import counted
 from retrieval_interp.views.attention import patterns_on, position_labels, role_map, role_names
 from retrieval_interp.views.page import render
 from retrieval_interp.views.report import score_parts, task_words

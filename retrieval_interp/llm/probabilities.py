@@ -21,7 +21,7 @@ from torch.nn.utils.rnn import pad_sequence
 from retrieval_interp.circuits.hooks import has_hooks, is_transformers, measuring
 from retrieval_interp.circuits.losses import Progress, no_progress, standard_error
 from retrieval_interp.llm.results import AccuracyRow
-from retrieval_interp.tasks.errors import InputError
+from retrieval_interp.tasks.messages import InputError
 from retrieval_interp.tasks.words.prompts import PromptTask
 from retrieval_interp.tasks.words.text_task import continuations
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from retrieval_interp.storage.files import read_text
-from retrieval_interp.tasks.errors import InputError, printable
+from retrieval_interp.tasks.messages import InputError, printable
 from retrieval_interp.tasks.structured import from_data, read_json
 from retrieval_interp.views.tables import text_table
 

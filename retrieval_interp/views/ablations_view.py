@@ -3,7 +3,7 @@
 from retrieval_interp.circuits.circuit import Head
 from retrieval_interp.circuits.scores.ablations import Ablations
 from retrieval_interp.tasks import Task
-from retrieval_interp.tasks.shown import counted
+from retrieval_interp.tasks.messages import counted
 from retrieval_interp.views.page import View, render
 from retrieval_interp.views.tables import text_table
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from markupsafe import Markup
 
 from retrieval_interp.storage.files import writable, write_whole
-from retrieval_interp.tasks.shown import SHOWN_BY
+from retrieval_interp.tasks.messages import SHOWN_BY
 
 if TYPE_CHECKING:
     from jinja2 import Environment

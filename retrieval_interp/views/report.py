@@ -13,7 +13,7 @@ from retrieval_interp.circuits.draw.svg import draw_circuit
 from retrieval_interp.circuits.flow import describe_flow
 from retrieval_interp.storage.files import provenance
 from retrieval_interp.tasks import Batch, Task
-from retrieval_interp.tasks.shown import counted, listed
+from retrieval_interp.tasks.messages import counted, listed
 from retrieval_interp.views import score_text
 from retrieval_interp.views.attention import attention_view, position_labels, role_maps
 from retrieval_interp.views.page import record_rows, render

@@ -13,7 +13,7 @@ from retrieval_interp.circuits.hooks import is_causal
 from retrieval_interp.circuits.mechanisms import Mechanism
 from retrieval_interp.circuits.scan import HeadScan, Scan
 from retrieval_interp.circuits.tolerance import is_better, unlearned_text
-from retrieval_interp.tasks.shown import counted
+from retrieval_interp.tasks.messages import counted
 from retrieval_interp.views.attention import patterns_on, position_labels
 from retrieval_interp.views.page import View, record_rows, render
 from retrieval_interp.views.score_text import mechanism_words
