@@ -11,12 +11,14 @@ from retrieval_interp.circuits import CircuitScore, mean_attention
 from retrieval_interp.circuits.draw.layout import role_order, worth_of_paths
 from retrieval_interp.circuits.draw.svg import draw_circuit
 from retrieval_interp.circuits.flow import describe_flow
+from retrieval_interp.circuits.models.contract import HookedModel
 from retrieval_interp.storage.files import provenance
 from retrieval_interp.tasks import Batch, Task
 from retrieval_interp.tasks.messages import counted, listed
 from retrieval_interp.views import score_text
 from retrieval_interp.views.attention import attention_view, position_labels, role_maps
-from retrieval_interp.views.page import record_rows, render
+from retrieval_interp.views.page import View, record_rows, render
+from retrieval_interp.views.tables import terminal_width, wrapped
 
 _MOST_EXAMPLES = 8
 _MOST_NUMBERS = 1_000_000  # attention weights in the page; large models show fewer examples
@@ -25,7 +27,7 @@ _LONGEST = 160  # positions of the example shown
 
 def render_report(
     score: CircuitScore,
-    model: Any,
+    model: HookedModel,
     task: Task,
     batch: Batch,
     training: Mapping[str, Any],
@@ -69,6 +71,23 @@ def render_report(
     return str(page)
 
 
+def score_view(
+    score: CircuitScore,
+    model: HookedModel,
+    task: Task,
+    order: Sequence[int],
+    batch: Batch,
+    title: str,
+    note: str = "",
+) -> View:
+    """A score as a table and its verdict, drawn in a notebook; or `note` in the verdict's place."""
+    width = terminal_width(piped=0) or None
+    prose = wrapped(note or score_text.verdict(score, task), width or 80)
+    text = "\n".join([score_text.score_table(score, task, width), *prose])
+    parts = score_parts(score, model, task, order, batch)
+    return View(title, render("scored.html", parts=parts, note=note), text, score)
+
+
 def score_drawing(
     score: CircuitScore, n_layers: int, task: Task, order: Sequence[int], batch: Batch
 ) -> str:
@@ -87,7 +106,7 @@ def score_drawing(
 
 
 def score_parts(
-    score: CircuitScore, model: Any, task: Task, order: Sequence[int], batch: Batch
+    score: CircuitScore, model: HookedModel, task: Task, order: Sequence[int], batch: Batch
 ) -> dict[str, Any]:
     """What the macros of `score.html` show."""
     n_layers, said = model.cfg.n_layers, [score_text.verdict(score, task)]
@@ -110,7 +129,7 @@ def score_parts(
     }
 
 
-def task_words(model: Any, task: Task, batch: Batch) -> str:
+def task_words(model: HookedModel, task: Task, batch: Batch) -> str:
     """The task in two sentences."""
     description = score_text.describe(model, task)
     both = zip(task.role_labels, task.role_names)
@@ -122,7 +141,7 @@ def task_words(model: Any, task: Task, batch: Batch) -> str:
 
 
 def example_sequence(
-    model: Any, task: Task, batch: Batch, order: Sequence[int]
+    model: HookedModel, task: Task, batch: Batch, order: Sequence[int]
 ) -> list[dict[str, str]]:
     """The positions of the first example, with the roles that its first question gives them."""
     chain = batch.roles[0, 0].tolist()
