@@ -26,6 +26,7 @@ from retrieval_interp.circuits.discovery.space import propose
 from retrieval_interp.circuits.draw.layout import carrying_paths, drawn_paths
 from retrieval_interp.circuits.means import role_mean
 from retrieval_interp.circuits.mechanisms import IDENTITY, ORIGINAL, UNIFORM
+from retrieval_interp.circuits.models.contract import HookedModel
 from retrieval_interp.tasks import InputError
 from retrieval_interp.tasks.messages import counted
 from retrieval_interp.views.attention import patterns_on, position_labels, role_map, role_names
@@ -302,7 +303,7 @@ class Exploring:
     def _discover(self) -> None:
         task, options = self.bench.task, self.bench.search_options()
 
-        def search(model: Any) -> Circuit:
+        def search(model: HookedModel) -> Circuit:
             return Search(model, task, options).run(self._watched)
 
         self._start("searching", search, self.bench.take)
@@ -310,7 +311,7 @@ class Exploring:
     def _score(self) -> None:
         measured = self.bench.task, self.bench.circuit, self.bench.batch, self.bench.stated
 
-        def score(model: Any) -> CircuitScore:
+        def score(model: HookedModel) -> CircuitScore:
             return score_circuit(model, *measured, progress=self._watched)
 
         self._start("scoring", score, self.bench.take_score)

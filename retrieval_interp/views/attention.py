@@ -12,6 +12,7 @@ from retrieval_interp.circuits import Circuit, Head, HeadPath, RolePath
 from retrieval_interp.circuits.fits import check_devices
 from retrieval_interp.circuits.hooks import is_causal
 from retrieval_interp.circuits.means import read_patterns
+from retrieval_interp.circuits.models.contract import HookedModel
 from retrieval_interp.tasks import Batch, InputError, Task
 from retrieval_interp.tasks.task import named_positions
 from retrieval_interp.views.page import View, render
@@ -20,7 +21,7 @@ _STRONG = 0.25  # mean attention of the paths that the text lists
 
 
 def attention_view(
-    model: Any,
+    model: HookedModel,
     task: Task,
     batch: Batch,
     examples: Sequence[int] = (0,),
@@ -66,7 +67,7 @@ def attention_view(
 
 
 def patterns_on(
-    model: Any, batch: Batch, circuit: Circuit | None = None
+    model: HookedModel, batch: Batch, circuit: Circuit | None = None
 ) -> list[Float[Tensor, "example head dest src"]]:
     """Each layer's attention, of the intact model or with a circuit in place, on the CPU."""
     return read_patterns(model, batch, lambda pattern: pattern.float().cpu(), circuit)
@@ -77,7 +78,7 @@ def thousandths(attention: Tensor) -> Any:
     return attention.mul(1000).round().int().tolist()
 
 
-def position_labels(model: Any, task: Task, batch: Batch, example: int) -> list[str]:
+def position_labels(model: HookedModel, task: Task, batch: Batch, example: int) -> list[str]:
     """As the task says; where it has no words for tokens, those of the model's tokenizer."""
     tokenizer = getattr(model, "tokenizer", None)
     own = type(task).position_labels is not Task.position_labels or task.vocabulary

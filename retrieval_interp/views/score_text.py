@@ -8,6 +8,7 @@ from typing import Any
 
 from retrieval_interp.circuits import CircuitScore, HeadPath, Mechanism
 from retrieval_interp.circuits.circuit import interchangeable
+from retrieval_interp.circuits.models.contract import HookedModel
 from retrieval_interp.circuits.scores.enabling import Enabled
 from retrieval_interp.circuits.scores.score import QUICK, LivePathScore, PathScore, RedundantScore
 from retrieval_interp.circuits.tolerance import unlearned_text
@@ -20,7 +21,7 @@ from retrieval_interp.views.tables import range_text, text_table, with_error, wr
 JsonRow = dict[str, Any]
 
 
-def describe(model: Any, task: Task) -> str:
+def describe(model: HookedModel, task: Task) -> str:
     """The task and the sizes of a hooked model in one line."""
     cfg = model.cfg
     return describe_config(ModelConfig(cfg.n_layers, cfg.n_heads, cfg.d_model, cfg.d_head), task)
