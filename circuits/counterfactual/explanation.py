@@ -387,8 +387,12 @@ def explain(
         for path in progress(list(paths), "cutting paths in all heads"):
             needed += _needed(search, recoveries, path, attention_here - attention_there)
     except (OutOfTime, KeyboardInterrupt):
-        tried = f"{len(scores)} of {len(units)} units had been left out, each alone"
-        missing.append(f"when it was stopped, {tried}, and {len(control)} random sets tried")
+        kind = levels[-1].name if levels else "units"
+        missing.append(
+            f"when it was stopped, {len(scores)} of the {len(units)} {kind} that were found had "
+            "been tested (what comes back without this one), and, for comparison, "
+            f"{len(control)} of {controls} random sets of as many"
+        )
     return Explanation(
         task=task.task,
         batch=batch,

@@ -76,7 +76,7 @@ class LivePathScore(LiveScore):
 class PathScore(LivePathScore):
     """A path of a circuit, cut in the intact model and removed from the circuit."""
 
-    ablated_loss: float  # with the whole circuit in place except this path
+    removed_loss: float  # with the whole circuit in place except this path
     se: float
 
 
@@ -185,7 +185,7 @@ class CircuitScore:
     @property
     def spared(self) -> tuple[HeadPath, ...]:
         """Paths that can be removed, one at a time, with a loss below the limit."""
-        return tuple(row.path for row in self.paths if row.ablated_loss < self.limit)
+        return tuple(row.path for row in self.paths if row.removed_loss < self.limit)
 
 
 def score_circuit(
@@ -235,7 +235,7 @@ def score_circuit(
     paths = []
     for path, losses in removed_losses(scorer, circuit, progress):
         loss, se = Measured.of(losses)
-        paths.append(PathScore(**vars(cut[path]), ablated_loss=loss, se=se))
+        paths.append(PathScore(**vars(cut[path]), removed_loss=loss, se=se))
     combined = scorer.base_losses.mean(dim=1)
     emptied_circuit = circuit  # with every head emptied that has a fixed pattern and is not needed
     for head in progress(list(circuit.mechanisms), "emptying heads"):

@@ -50,6 +50,8 @@ def read_results(paths: Iterable[Path]) -> list[AccuracyRow]:
     """The results in files, or in the files of folders, by formulation, D and model."""
     found: dict[tuple[str, str], tuple[Path, AccuracyRow]] = {}
     for path in paths:
+        if not path.exists():
+            raise InputError(f"{path}: expected a log or a file of llm score, found no such file")
         files = sorted(path.rglob("*.eval")) if path.is_dir() else [path]
         for place, result in ((file, result) for file in files for result in _read(file)):
             first = found.setdefault((result.asked, result.label), (place, result))

@@ -92,7 +92,7 @@ def score_drawing(
     score: CircuitScore, n_layers: int, task: Task, order: Sequence[int], batch: Batch
 ) -> str:
     """A scored circuit as SVG: what each path is worth, and which heads it enables."""
-    losses = {row.path: row.ablated_loss for row in score.paths}
+    losses = {row.path: row.removed_loss for row in score.paths}
     intact, uninformed = score.baseline_loss, score.uninformed_loss
     return draw_circuit(
         score.circuit,

@@ -59,7 +59,7 @@ def _path_row(row: LivePathScore, score: CircuitScore, task: Task | None) -> Jso
     if isinstance(row, PathScore):
         # In a circuit that does not work, leaving out any path gives a high loss.
         carries = score.sufficient and row.path not in score.spared
-        data |= _fields(row, "ablated_loss se") | {"carries": carries}
+        data |= _fields(row, "removed_loss se") | {"carries": carries}
     does = ["carries"] * bool(data.get("carries")) + serves(row.enables, names)
     if not does and score.reachable:
         does = [_NEEDED[row.needed]]
@@ -138,7 +138,7 @@ def score_to_dict(score: CircuitScore, name: str, task: Task, seed: int) -> Json
         for row in score.heads
     ]
     return {
-        "schema": "retrieval-interp/ablate/1",
+        "schema": "retrieval-interp/ablate/2",
         "checkpoint": name,
         "task": task.to_dict(),
         "seed": seed,
@@ -165,7 +165,7 @@ def path_table(score: CircuitScore, task: Task | None = None) -> tuple[list[str]
         [
             row["name"],
             row["meaning"],
-            f"{row['ablated_loss']:.4f}" if "ablated_loss" in row else "",
+            f"{row['removed_loss']:.4f}" if "removed_loss" in row else "",
             f"{row['live_loss']:.4f}",
             row["does"],
         ]
@@ -316,14 +316,14 @@ def _emptied(score: CircuitScore, papers: bool) -> Iterator[str]:
 
 
 def _minimality(score: CircuitScore, papers: bool) -> str:
-    costs = [row.ablated_loss for row in score.paths]
+    costs = [row.removed_loss for row in score.paths]
     each = f"without one of its paths it is {min(costs):.2f} to {max(costs):.2f}"
     each = each if len(costs) > 1 else f"without its path it is {costs[0]:.2f}"
     if score.minimal:
         theirs = f" (paper: {range_text(PATHS)} per path, {range_text(FIRST_LAYER)} in the first "
         theirs = theirs + "useful layer)" if papers else ""
         return f"Minimal, as no path can go without exceeding that: {each}{theirs}."
-    clear = [row.path for row in score.paths if row.ablated_loss + 2 * row.se < score.limit]
+    clear = [row.path for row in score.paths if row.removed_loss + 2 * row.se < score.limit]
     names = ", ".join(path.text(score.circuit.role_names) for path in clear or score.spared)
     if not clear:
         return f"Whether it is minimal is not clear on these examples, as {names} might go: {each}."
