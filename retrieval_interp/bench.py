@@ -48,7 +48,7 @@ from retrieval_interp.views.why_view import why_view
 
 
 def open(
-    what: Any,
+    model: Any,
     task: Task | str | None = None,
     *,
     answer: str = "",
@@ -62,7 +62,7 @@ def open(
     """Open a trained model on a workbench.
 
     Args:
-        what: a shipped name (`small`), a checkpoint file, a run folder, a loaded `Checkpoint`, or
+        model: a shipped name (`small`), a checkpoint file, a run folder, a loaded `Checkpoint`, or
             any hooked model, which then needs its task.
         task: what the model was trained on; checkpoints have their own. Or a prompt: then the
             examples are changes of one of its words, and all heads are patched from these at first.
@@ -75,27 +75,28 @@ def open(
         progress: wraps an iterable to show a bar, as `(items, text)`.
     """
     name, training = "", {}
-    if isinstance(what, (str, Path)):
-        what = load_checkpoint(str(what), choose_device(device))
-    if isinstance(what, Checkpoint):
+    if isinstance(model, (str, Path)):
+        model = load_checkpoint(str(model), choose_device(device))
+    if isinstance(model, Checkpoint):
         if task is not None:
             raise InputError("task: expected none for a checkpoint, which has its own")
-        name, task, training, what = what.name, what.task, what.training, what.model
+        name, task, training = model.name, model.task, model.training
+        model = model.model
     opened, question = repr(name) if name else "model, task", None
-    if isinstance(task, str) and hasattr(what, "run_with_hooks"):
-        with measuring(what):
-            question = ask(what, task, answer, place=place, seed=seed, progress=progress)
-        task = question.task(what.tokenizer)
+    if isinstance(task, str) and hasattr(model, "run_with_hooks"):
+        with measuring(model):
+            question = ask(model, task, answer, place=place, seed=seed, progress=progress)
+        task = question.task(model.tokenizer)
         examples = min(examples, len(task) // 2)
         _check_changes(question, len(task))
         asked = f"answer={question.word!r}, place={question.place.text!r}"
         opened = f"model, {question.prompt!r}, {asked}"
-    task = _checked_task(what, task)
-    check_device(what, device)
+    task = _checked_task(model, task)
+    check_device(model, device)
     bench = Workbench(
-        model=what,
+        model=model,
         task=task,
-        name=name or _name_of(what, task),
+        name=name or _name_of(model, task),
         opened=opened,
         training=training,
         examples=examples,
@@ -118,14 +119,14 @@ def _check_changes(question: PromptQuestion, count: int) -> None:
         )
 
 
-def _checked_task(what: Any, task: Any) -> Task:
+def _checked_task(model: Any, task: Any) -> Task:
     """Check that what is opened is a hooked model and a task, not the class of one; return it."""
-    hooked = hasattr(what, "run_with_hooks") and not isinstance(what, type)
+    hooked = hasattr(model, "run_with_hooks") and not isinstance(model, type)
     if not hooked or not isinstance(task, Task):
         call = "; write task()" * (isinstance(task, type) and issubclass(task, Task))
         raise InputError(
             "expected the name of a checkpoint, or ri.open(model, task) with a hooked model and a "
-            f"task, found {type(what).__name__} and the task {task!r:.60}{call}"
+            f"task, found {type(model).__name__} and the task {task!r:.60}{call}"
         )
     return task
 

@@ -151,13 +151,13 @@ class Task:
         """
         draw = torch.Generator().manual_seed(seed)
         layout, targets = _layout(batch), batch.targets.flatten(1)
-        inputs, left = batch.inputs.clone(), list(range(len(batch)))
+        inputs, unmatched = batch.inputs.clone(), list(range(len(batch)))
         for draws in range(1 + _DRAWS):
             pool, missing = batch, []
             if draws:
                 pool = self.sample(_DRAWN, seed + draws, batch.inputs.device, split="train")
             others = _layout(pool)
-            for example in left if others.shape[1:] == layout.shape[1:] else ():
+            for example in unmatched if others.shape[1:] == layout.shape[1:] else ():
                 alike = (others == layout[example]).all(1)
                 alike &= (pool.targets.flatten(1) != targets[example]).any(1)
                 places = alike.nonzero()[:, 0]
@@ -166,12 +166,13 @@ class Task:
                     inputs[example] = pool.inputs[chosen][0]
                 else:
                     missing.append(example)
-            if not (left := missing):
+            if not (unmatched := missing):
                 return replace(batch, inputs=inputs)
         raise InputError(
             "counterfactual: expected other examples with the roles at the same positions, the "
-            f"same padding and other targets, found none for {len(left)} of {len(batch)} examples "
-            f"among {_DRAWS * _DRAWN} more; give the task its own counterfactual(batch, seed)"
+            f"same padding and other targets, found none for {len(unmatched)} of {len(batch)} "
+            f"examples among {_DRAWS * _DRAWN} more; give the task its own "
+            "counterfactual(batch, seed)"
         )
 
     @cached_property

@@ -291,11 +291,11 @@ def tell_files(**files: Path | None) -> None:
 
 
 @contextlib.contextmanager
-def saying(what: str) -> Iterator[None]:
+def saying(action: str) -> Iterator[None]:
     """Show on a terminal what is being done, for as long as it takes; nothing elsewhere."""
     shown = sys.stderr.isatty()
     if shown:
-        print(f"{what} ...", end="", file=sys.stderr, flush=True)
+        print(f"{action} ...", end="", file=sys.stderr, flush=True)
     try:
         yield
     finally:

@@ -80,7 +80,7 @@ def main(argv: Sequence[str], prog: str = "retrieval-interp scan") -> None:
     command.tell_files(numbers=options.json, circuit=options.save_circuit, report=options.report)
 
 
-def _told(items: Iterable[Any], what: str) -> Iterator[Any]:
+def _told(items: Iterable[Any], text: str) -> Iterator[Any]:
     """A bar; in a pipe it is a line a minute, from the tenth second on."""
     seldom = {} if sys.stderr.isatty() else {"delay": 10, "mininterval": 60}
-    yield from tqdm(items, desc=what, leave=False, dynamic_ncols=True, **seldom)
+    yield from tqdm(items, desc=text, leave=False, dynamic_ncols=True, **seldom)

@@ -316,7 +316,7 @@ class Exploring:
 
         self._start("scoring", score, self.bench.take_score)
 
-    def _start(self, what: str, work: Callable[[Any], T], take: Callable[[T], Any]) -> None:
+    def _start(self, action: str, work: Callable[[Any], T], take: Callable[[T], Any]) -> None:
         """Work with a copy of the model in a thread, and take what it gives in this one."""
 
         def end(done: "Future[T]") -> str:
@@ -324,11 +324,11 @@ class Exploring:
             try:
                 take(done.result())
             except KeyboardInterrupt as stop:
-                raise InputError(str(stop) or f"{what}: cancelled") from None
+                raise InputError(str(stop) or f"{action}: cancelled") from None
             reason = self.bench.circuit.unfinished
             return f"unfinished: {reason}" if reason else ""
 
-        self.busy, self.cancelled, self._told = what, False, 0.0
+        self.busy, self.cancelled, self._told = action, False, 0.0
         done = self._worker.submit(work, deepcopy(self.bench.model))
         done.add_done_callback(lambda done: self.later(lambda: self._carry_out(lambda: end(done))))
 

@@ -90,15 +90,15 @@ def _in_words(evidence: Evidence) -> Iterator[ClaimRow]:
     all_rows, made_by = answers
     by_model = itertools.groupby(sorted(all_rows, key=attrgetter("asked")), attrgetter("asked"))
     for asked, rows in ((asked, [*rows]) for asked, rows in by_model):
-        said = []
+        sentences = []
         for formulation, group in itertools.groupby(rows, attrgetter("formulation")):
             same = [*group]
             steps = ", ".join(str(row.steps) for row in same if row.steps)
             values = ", ".join(f"{row.accuracy:.0%} +- {row.stderr:.0%}" for row in same)
             of = f"{formulation} D = {steps}" if steps else formulation
-            said.append(f"{of}: {values} (chance {same[0].chance:.0%})")
+            sentences.append(f"{of}: {values} (chance {same[0].chance:.0%})")
         holds = {"solved": all(row.accuracy >= NEAR_PERFECT for row in rows)}
-        answer = Answer("; ".join(said), holds)
+        answer = Answer("; ".join(sentences), holds)
         least, most = (f(row.questions for row in rows) for f in (min, max))
         scale = f"{least} to {most}" if least < most else f"{most}"
         commands = dict.fromkeys(row.command or made_by for row in rows)

@@ -45,11 +45,11 @@ def attention_view(
     n_layers = model.cfg.n_layers
     chosen = checked(examples, len(batch), "example")
     layers = checked(range(n_layers) if layers is None else layers, n_layers, "layer")
-    some = batch[chosen]
-    every = patterns_on(model, some, circuit)
+    examples_shown = batch[chosen]
+    every = patterns_on(model, examples_shown, circuit)
     patterns = torch.cat([every[layer] for layer in layers], dim=1)
     heads = [str(Head(layer, head)) for layer in layers for head in range(model.cfg.n_heads)]
-    labels = [position_labels(model, task, some, place) for place in range(len(chosen))]
+    labels = [position_labels(model, task, examples_shown, place) for place in range(len(chosen))]
     html = render(
         "attention.html",
         name=f"attention-{uuid.uuid4().hex[:12]}",
@@ -87,13 +87,13 @@ def position_labels(model: HookedModel, task: Task, batch: Batch, example: int) 
     return named_positions(task, batch, example, lambda token: tokenizer.decode([token]).strip())
 
 
-def checked(chosen: Sequence[int], count: int, what: str) -> list[int]:
+def checked(chosen: Sequence[int], count: int, name: str) -> list[int]:
     """Numbers of layers or examples, if there are so many."""
     for number in chosen:
         if type(number) is not int or not 0 <= number < count:
-            raise InputError(f"{what}: expected 0 to {count - 1}, found {number!r:.40}")
+            raise InputError(f"{name}: expected 0 to {count - 1}, found {number!r:.40}")
     if not chosen:
-        raise InputError(f"{what}: expected at least one, found none")
+        raise InputError(f"{name}: expected at least one, found none")
     return list(chosen)
 
 

@@ -45,8 +45,8 @@ def render_report(
     """
     attention, order = mean_attention(model, batch).cpu(), role_order(batch)
     paths = list(score.circuit.every_path())
-    each = model.cfg.n_layers * model.cfg.n_heads * batch.inputs.shape[1] ** 2
-    shown = max(1, min(_MOST_EXAMPLES, len(batch), _MOST_NUMBERS // each))
+    weights_each = model.cfg.n_layers * model.cfg.n_heads * batch.inputs.shape[1] ** 2
+    shown = max(1, min(_MOST_EXAMPLES, len(batch), _MOST_NUMBERS // weights_each))
     record = {
         **provenance(command),
         "examples": f"{score.examples} of the test split, seed {seed}; searches draw from another "
@@ -109,15 +109,15 @@ def score_parts(
     score: CircuitScore, model: HookedModel, task: Task, order: Sequence[int], batch: Batch
 ) -> dict[str, Any]:
     """What the macros of `score.html` show."""
-    n_layers, said = model.cfg.n_layers, [score_text.verdict(score, task)]
+    n_layers, sentences = model.cfg.n_layers, [score_text.verdict(score, task)]
     if task.graph is not None and score.circuit.mechanisms:
-        said.append(describe_flow(score.circuit, n_layers, model.cfg.n_heads))
+        sentences.append(describe_flow(score.circuit, n_layers, model.cfg.n_heads))
     return {
         "score": score,
         "finding": score_text.finding(score),
         "scale": f"{task.loss_meaning}; measured on {score.examples} examples",
         "mechanisms": score_text.mechanism_words(row.mechanism for row in score.heads),
-        "verdict": " ".join(said),
+        "verdict": " ".join(sentences),
         "good": score.minimal and len(score.circuit.mechanisms) == len(score.heads),
         "drawing": Markup(score_drawing(score, n_layers, task, order, batch)),
         "losses": score_text.loss_lines(score),
@@ -132,12 +132,12 @@ def score_parts(
 def task_words(model: HookedModel, task: Task, batch: Batch) -> str:
     """The task in two sentences."""
     description = score_text.describe(model, task)
-    both = zip(task.role_labels, task.role_names)
-    roles = [f"{label} ({name})" if label != name else name for label, name in both]
+    labelled = zip(task.role_labels, task.role_names)
+    roles = [f"{label} ({name})" if label != name else name for label, name in labelled]
     n_chains, n_positions = batch.roles.shape[1], batch.inputs.shape[1]
     asks = f"{counted(n_positions, 'position')} and asks {counted(n_chains, 'question')}"
-    said = f"{description[:1].upper()}{description[1:]}. An example has {asks}"
-    return f"{said}; the roles of a question are {listed(roles, 'and')}."
+    begins = f"{description[:1].upper()}{description[1:]}. An example has {asks}"
+    return f"{begins}; the roles of a question are {listed(roles, 'and')}."
 
 
 def example_sequence(

@@ -71,16 +71,16 @@ def _redundant_row(row: RedundantScore, score: CircuitScore, task: Task | None) 
     data = _live(row, row.paths[0], score, task) | _fields(row, "left_losses one_suffices")
     if row.one_suffices:
         sets = interchangeable(score.circuit.redundant, names)
-        said = next(text for text, paths in sets.items() if set(row.paths) <= set(paths))
+        suffices = next(text for text, paths in sets.items() if set(row.paths) <= set(paths))
     elif row.needed is None or None in row.suffice:
-        said = "not clear on these examples whether any one suffices"
+        suffices = "not clear on these examples whether any one suffices"
     else:
-        said = "not any one suffices" if row.needed else "none is needed on these examples"
-    left = ", ".join(f"{path.head} {loss:.4f}" for path, loss in zip(row.paths, row.left_losses))
+        suffices = "not any one suffices" if row.needed else "none is needed on these examples"
+    alone = ", ".join(f"{path.head} {loss:.4f}" for path, loss in zip(row.paths, row.left_losses))
     return data | {
         "name": row.text(names),
         "paths": [path.text(names) for path in row.paths],
-        "does": "; ".join([f"{said} (one left: {left})", *serves(row.enables, names)]),
+        "does": "; ".join([f"{suffices} (one left: {alone})", *serves(row.enables, names)]),
     }
 
 
@@ -317,14 +317,15 @@ def _emptied(score: CircuitScore, papers: bool) -> Iterator[str]:
 
 def _minimality(score: CircuitScore, papers: bool) -> str:
     costs = [row.removed_loss for row in score.paths]
-    each = f"without one of its paths it is {min(costs):.2f} to {max(costs):.2f}"
-    each = each if len(costs) > 1 else f"without its path it is {costs[0]:.2f}"
+    losses_text = f"without one of its paths it is {min(costs):.2f} to {max(costs):.2f}"
+    losses_text = losses_text if len(costs) > 1 else f"without its path it is {costs[0]:.2f}"
     if score.minimal:
         theirs = f" (paper: {range_text(PATHS)} per path, {range_text(FIRST_LAYER)} in the first "
         theirs = theirs + "useful layer)" if papers else ""
-        return f"Minimal, as no path can go without exceeding that: {each}{theirs}."
+        return f"Minimal, as no path can go without exceeding that: {losses_text}{theirs}."
     clear = [row.path for row in score.paths if row.removed_loss + 2 * row.se < score.limit]
     names = ", ".join(path.text(score.circuit.role_names) for path in clear or score.spared)
     if not clear:
-        return f"Whether it is minimal is not clear on these examples, as {names} might go: {each}."
-    return f"Not minimal, as {names} can go, one at a time: {each}."
+        doubt = f"not clear on these examples, as {names} might go"
+        return f"Whether it is minimal is {doubt}: {losses_text}."
+    return f"Not minimal, as {names} can go, one at a time: {losses_text}."

@@ -46,9 +46,9 @@ def _plain(value: Any, names: Sequence[str]) -> Any:
     if isinstance(value, tuple) and hasattr(value, "_asdict"):
         return {key: _plain(x, names) for key, x in value._asdict().items()}
     if isinstance(value, tuple):
-        return [_plain(each, names) for each in value]
+        return [_plain(member, names) for member in value]
     if is_dataclass(value):
-        return {key: _plain(each, names) for key, each in vars(value).items()}
+        return {key: _plain(member, names) for key, member in vars(value).items()}
     return value
 
 
