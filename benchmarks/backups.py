@@ -6,14 +6,16 @@ A head is removed if it writes nothing. It is a backup, and so are those that it
 all heads of a set of two to four can be spared but for one of them, and all together cost at least
 twice what they cost in sum (on examples other than those that decide). `built` models have two or
 three copies of a head. SmolLM2 has too many sets: there a head is a backup if it costs more, by two
-standard errors and 1% of what was learned, once one or all of the first heads are gone, those that
-`ri.why` finds. All heads are ranked by
+standard errors and 1% of what was learned, once the first heads, those of `ri.why`, are gone.
+All heads are ranked by
 
 - `alone`: what removing the head costs; `estimated`: the same by gradients (`ri.attribute`);
-- `one gone`: how much more it costs once another head is gone (the most; in SmolLM2 a first one);
-- `all gone`: how much more once all heads are gone that cost something alone (in SmolLM2, all
-  first ones), the growth of arXiv 2607.01940; `all gone, estimated`: the same by gradients;
-- `sets`: whether it is in one of the sets of which any one suffices (`ri.needed_paths`).
+- `one gone`: how much more it costs once another head is gone: the most, with the three that cost
+  most alone in SmolLM2, and with any in the others;
+- `all gone`: how much more once all first heads are gone, which in other models than SmolLM2 are
+  those that cost something alone (the growth of arXiv 2607.01940); `all gone, estimated`: the same
+  by gradients;
+- `sets`: whether it is in one of the sets of which any one suffices (`ri.needed_paths`, `ri.why`).
 
 Numbers are areas under the ROC curve; 0.5 is chance.
 """
@@ -25,9 +27,9 @@ from functools import cache
 from typing import Any, NamedTuple
 
 import pandas as pd
-import torch
 from measure import Rows, benchmark, load_model
 from recovery import DIM, TOLERANCE
+from torch import Tensor
 
 import retrieval_interp as ri
 from examples.reach_the_bound import TOKEN, compile_circuit, split
@@ -49,26 +51,28 @@ class Removals:
 
     def __init__(self, model: Any, task: ri.Task, batch: ri.Batch):
         self.scorer = Scorer(model, task, batch)
-        self.losses: Callable[[Heads], torch.Tensor] = cache(self._losses)
+        self.losses: Callable[[Heads], Tensor] = cache(self._losses)
         blind = uninformed_loss(model, task, batch, self.scorer.losses_by_example)
         self.learned = blind.loss - float(self.losses(NONE).mean())
 
-    def _losses(self, heads: Heads) -> torch.Tensor:
+    def _losses(self, heads: Heads) -> Tensor:
         return self.scorer.losses_by_example(without(heads, self.scorer.task))
 
     def cost(self, heads: Heads) -> float:
         return float((self.losses(heads) - self.losses(NONE)).mean())
 
-    def costs(self, head: Head) -> bool:
-        """Whether removing it alone costs two standard errors, and 1% of what was learned."""
-        return clearly(self.rise(head), self.learned)
+    def rises(self, heads: Iterable[Head], gone: Heads = NONE) -> dict[Head, Tensor]:
+        """What removing each one more head costs, by example."""
+        self.scorer.rebase(without(gone, self.scorer.task))
+        return {head: self.losses(gone | {head}) - self.losses(gone - {head}) for head in heads}
 
-    def rise(self, head: Head, gone: Heads = NONE) -> torch.Tensor:
-        """What removing one more head costs, by example."""
-        return self.losses(gone | {head}) - self.losses(gone)
+    def growths(self, heads: Iterable[Head], gone: Heads) -> dict[Head, Tensor]:
+        """How much more it costs once others are gone."""
+        alone, then = self.rises(heads), self.rises(heads, gone)
+        return {head: then[head] - alone[head] for head in heads}
 
 
-def clearly(more: torch.Tensor, learned: float) -> bool:
+def clearly(more: Tensor, learned: float) -> bool:
     return bool(more.mean() > max(COUNTS * learned, 2 * standard_error(more)))
 
 
@@ -86,30 +90,33 @@ class Case(NamedTuple):
     backups: Heads
     first: Heads = NONE
     tolerance: float | None = None
+    sets: Sequence[Sequence[ri.HeadPath]] | None = None  # of which any one suffices
 
 
 def measures(case: Case, heads: Sequence[Head]) -> dict[str, list[float]]:
     """The numbers by which heads are ranked."""
-    model, task, batch, *_ = case
+    model, task, batch = case.model, case.task, case.batch
     removals = Removals(model, task, batch)
-    first = case.first or Heads(head for head in heads if removals.costs(head))
-    intact, rest = (
-        ri.attribute(model, task, batch),
-        ri.attribute(model, task, batch, without(first, task)),
-    )
-
-    def growth(head: Head, gone: Iterable[Heads]) -> float:
-        return max(float((removals.rise(head, g) - removals.rise(head)).mean()) for g in gone)
-
+    alone = {head: float(rise.mean()) for head, rise in removals.rises(heads).items()}
+    costly = Heads(h for h in heads if clearly(removals.rises([h])[h], removals.learned))
+    first, others = case.first or costly, heads
+    if case.first:
+        others = sorted(case.first, key=lambda head: -alone[head])[:3]
+    intact = ri.attribute(model, task, batch)
+    then = ri.attribute(model, task, batch, without(first, task))
     estimated = {head: intact.change(head, OneHot()).effect for head in heads}
-    sets = ri.needed_paths(model, task, case.tolerance, len(batch), progress=ri.progress_bar)
+    grown = {head: float(g.mean()) for head, g in removals.growths(heads, first).items()}
+    pairs = [(other, removals.growths(heads, Heads({other}))) for other in others]
+    sets = case.sets
+    if sets is None:
+        sets = ri.needed_paths(model, task, case.tolerance, len(batch))
     backing = {path.head for paths in sets if len(paths) > 1 for path in paths}
     return {
-        "alone": [float(removals.rise(head).mean()) for head in heads],
-        "estimated": [estimated[head] for head in heads],
-        "one gone": [growth(h, [Heads({o}) for o in case.first or heads if o != h]) for h in heads],
-        "all gone": [growth(head, [first - {head}]) for head in heads],
-        "all gone, estimated": [rest.change(h, OneHot()).effect - estimated[h] for h in heads],
+        "alone": list(alone.values()),
+        "estimated": list(estimated.values()),
+        "one gone": [max(float(g[h].mean()) for o, g in pairs if o != h) for h in heads],
+        "all gone": list(grown.values()),
+        "all gone, estimated": [then.change(h, OneHot()).effect - estimated[h] for h in heads],
         "sets": [float(head in backing) for head in heads],
     }
 
@@ -168,17 +175,12 @@ def names(examples: int) -> Case:
         model, task, upto="heads", examples=examples, controls=0, progress=ri.progress_bar
     )
     first = Heads(found.circuit.mechanisms)
-    heads = Heads(head for head in heads_of(model) if head.layer >= min(first).layer)
+    heads = [head for head in heads_of(model) if head.layer >= min(first).layer]
     batch, others = (task.sample(examples, split=split) for split in ("validation", "test"))
     removals = Removals(model, task, others)
-
-    def is_backup(head: Head) -> bool:
-        gone = (first - {head}, *(Heads({one}) for one in first if one != head))
-        rises = (removals.rise(head, others) - removals.rise(head) for others in gone)
-        return any(clearly(rise, removals.learned) for rise in rises)
-
-    backups = Heads(filter(is_backup, ri.progress_bar(sorted(heads), "removing heads")))
-    return Case(model, task, batch, heads, backups, first)
+    grown = removals.growths(ri.progress_bar(heads, "removing heads"), first)
+    backups = Heads(head for head, growth in grown.items() if clearly(growth, removals.learned))
+    return Case(model, task, batch, Heads(heads), backups, first, sets=found.needed)
 
 
 def auc(scores: Sequence[float], true: Sequence[bool]) -> float:

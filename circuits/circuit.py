@@ -17,9 +17,9 @@ from retrieval_interp.circuits.paths import HeadPath as HeadPath
 from retrieval_interp.circuits.paths import RolePath as RolePath
 from retrieval_interp.circuits.paths import named
 from retrieval_interp.tasks import InputError, Task, role_name
-from retrieval_interp.tasks.errors import check_type, nearest
-from retrieval_interp.tasks.roles import Roles, check_role_names
+from retrieval_interp.tasks.messages import check_type, nearest
 from retrieval_interp.tasks.structured import from_data, read_json
+from retrieval_interp.tasks.task import Roles, check_role_names
 
 
 @dataclass(frozen=True, repr=False)

@@ -11,9 +11,9 @@ from torch import Tensor
 from retrieval_interp.circuits.hooks import HookedModel, is_causal, is_hooked_transformer
 from retrieval_interp.circuits.paths import first_real
 from retrieval_interp.tasks import Batch, InputError, InputWarning, Split, Task, TrainingTask
-from retrieval_interp.tasks.errors import check_type
-from retrieval_interp.tasks.roles import check_role_names
+from retrieval_interp.tasks.messages import check_type
 from retrieval_interp.tasks.structured import check_tolerance
+from retrieval_interp.tasks.task import check_role_names
 
 _DRAWN = 16  # examples that tell whether what a task draws depends on split, seed and start
 _DEFINED = {  # what a task has to define, and in which form

@@ -25,7 +25,7 @@ from retrieval_interp.circuits.circuit import Circuit
 from retrieval_interp.circuits.mechanisms import IDENTITY, UNIFORM
 from retrieval_interp.tasks import InputError, RetrievalGraph, path_graph
 from retrieval_interp.tasks.graph import Tables, lay_out
-from retrieval_interp.tasks.shown import listed
+from retrieval_interp.tasks.messages import listed
 
 _CHAINS = 2
 Graph = RetrievalGraph | int  # a graph, or how many steps a chain has

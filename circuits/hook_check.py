@@ -15,7 +15,7 @@ from torch import Tensor
 from retrieval_interp.circuits.hooks import HookedModel, heads_of, measuring
 from retrieval_interp.circuits.paths import Head
 from retrieval_interp.tasks import InputError
-from retrieval_interp.tasks.shown import listed
+from retrieval_interp.tasks.messages import listed
 
 _ROUNDING = 64 * torch.finfo(torch.float32).eps  # relative difference that is rounding
 _CACHED = ("hook_resid_pre", "attn.hook_z", "attn.hook_out", "hook_attn_out")

@@ -19,7 +19,7 @@ from retrieval_interp.circuits.circuit import Circuit, Head
 from retrieval_interp.circuits.mechanisms import Mechanism, Positions, pattern_of
 from retrieval_interp.circuits.paths import Mask, softmax_attention
 from retrieval_interp.tasks import Batch, InputError
-from retrieval_interp.tasks.errors import check_type
+from retrieval_interp.tasks.messages import check_type
 from retrieval_interp.tasks.task import Attended
 
 _PROBED: "weakref.WeakKeyDictionary[Any, dict[Any, Probed]]" = weakref.WeakKeyDictionary()

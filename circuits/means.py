@@ -14,7 +14,7 @@ from retrieval_interp.circuits.hooks import HookedModel
 from retrieval_interp.circuits.mechanisms import Mean, Mechanism, Positions, RoleMean
 from retrieval_interp.circuits.paths import attention_by_role, first_real, shifted
 from retrieval_interp.tasks import Batch, InputError
-from retrieval_interp.tasks.errors import check_type
+from retrieval_interp.tasks.messages import check_type
 
 _NEGLIGIBLE = 0.005  # paths with less mean attention are left out of role-mean heads
 _AT_ONCE = 50_000_000  # attention weights that are in memory at once

@@ -27,9 +27,8 @@ from retrieval_interp.circuits.paths import (
     shifted,
 )
 from retrieval_interp.tasks import Batch, InputError, role_name
-from retrieval_interp.tasks.roles import Roles
 from retrieval_interp.tasks.structured import from_data
-from retrieval_interp.tasks.task import Attended
+from retrieval_interp.tasks.task import Attended, Roles
 
 Pattern = Float[Tensor, "#batch dest src"]
 OwnPattern = Float[Tensor, "batch dest src"]  # of the head itself in a run

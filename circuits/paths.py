@@ -13,7 +13,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from retrieval_interp.tasks import InputError, Task, parse_role, role_name
-from retrieval_interp.tasks.roles import Roles
+from retrieval_interp.tasks.task import Roles
 
 Places = Int[Tensor, "batch chain role"]  # the position of every role of every chain; -1 if absent
 _ARROW = re.compile(r"\s*[-=]*[<>=→←][-=]*\s*")

@@ -35,7 +35,7 @@ from retrieval_interp.circuits.losses import Measured, Progress, no_progress
 from retrieval_interp.circuits.mechanisms import Mechanism, OneHot
 from retrieval_interp.circuits.tolerance import kept_share
 from retrieval_interp.tasks import Batch, InputError, InputWarning, Task
-from retrieval_interp.tasks.shown import shown
+from retrieval_interp.tasks.messages import shown
 from retrieval_interp.tasks.words.given_texts import NextTokenTask
 
 _PATIENCE = 8  # heads in a row that cannot be added end the search

@@ -4,9 +4,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from retrieval_interp.reproduce.claims import CLAIMS, judge
+from retrieval_interp.reproduce.claims import CLAIMS, Judged, judge
 from retrieval_interp.reproduce.evidence import Evidence
-from retrieval_interp.reproduce.table import Judged
 
 
 def table_markdown(judged: Judged) -> str:
@@ -15,11 +14,11 @@ def table_markdown(judged: Judged) -> str:
     """
     lines = ["| | claim | paper | run | ours | verdict |", "|---|---|---|---|---|---|"]
     runs: dict[tuple[str, str], dict[str, None]] = {}
-    for name, found in judged.items():
+    for name, rows in judged.items():
         claim = CLAIMS[name]
         rule = f"; {claim.rule}" if claim.rule else ""
         head = [name, f"{claim.claim} ({claim.where}){rule}", claim.paper]
-        for row in found:
+        for row in rows:
             verdict = f"{row.verdict}: {row.why}" if row.why else row.verdict
             lines.append(_cells([*head, row.run, row.ours or "-", verdict]))
             head = ["", "", ""]

@@ -132,7 +132,7 @@ def circuits(folder: Path) -> None:
 def draw(name: str, bench: Any, score: Any, circuit: Any = None) -> None:
     """A scored circuit, or a part of it with only the roles of its paths, as docs/NAME.svg."""
     roles = {role for row in score.paths for role in row.path.path}
-    losses = {row.path: row.ablated_loss for row in score.paths}
+    losses = {row.path: row.removed_loss for row in score.paths}
     intact, uninformed = score.baseline_loss, score.uninformed_loss
     drawn = ri.draw_circuit(
         circuit or score.circuit,

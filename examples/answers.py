@@ -1,18 +1,21 @@
 """Nine things that SmolLM2 gets right, as tasks, and which heads do it (docs/answers.md).
 
     python examples/answers.py [capital language ...]
-    python examples/answers.py --atlas atlas.html [capital language ...]
+    python examples/answers.py --model gemma3 --atlas atlas.html [capital language ...]
 
 The second one says what each answer loses without each head, and writes that as a page.
 docs/language-models.md says how to install the model. A minute or more each.
 """
 
+import argparse
+import json
 import random
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import retrieval_interp as ri
@@ -202,17 +205,30 @@ BEHAVIOURS: dict[str, Callable[[Any], ri.Task]] = {
 
 
 if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(BEHAVIOURS)}")
+    parser.add_argument("--model", choices=["smollm2", "gemma3"], default="smollm2")
+    parser.add_argument("--atlas", metavar="FILE", help="what is lost without each head, as a page")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="the atlas's numbers")
+    options = parser.parse_args()
     try:
-        model = ri.smollm2()
+        model = {"smollm2": ri.smollm2, "gemma3": ri.gemma3}[options.model]()
     except ri.InputError as missing:
         sys.exit(str(missing))
-    page = sys.argv[2] if sys.argv[1:2] == ["--atlas"] else ""
-    names = sys.argv[3 if page else 1 :] or BEHAVIOURS
-    tasks = {name: BEHAVIOURS[name](model.tokenizer) for name in names}
-    if page:
-        view = ri.atlas_view(ri.atlas(model, tasks, progress=ri.progress_bar))
-        print(view)
-        view.save_html(page)
+    tasks = {name: BEHAVIOURS[name](model.tokenizer) for name in options.names or BEHAVIOURS}
+    if options.atlas:
+        atlas = ri.atlas(model, tasks, progress=ri.progress_bar)
+        print(atlas)
+        ri.atlas_view(atlas).save_html(options.atlas)
+        if options.json:
+            parts = ("output", "attention", "values")  # a share and its standard error each
+            lost = {
+                name: {f"{head}": dict(zip(parts, shares)) for head, shares in by_head.items()}
+                for name, by_head in atlas.lost.items()
+            }
+            alike = {name: {other: atlas.likeness(name, other) for other in lost} for name in lost}
+            numbers = {"gaps": atlas.gaps, "lost": lost, "alike": alike}
+            options.json.write_text(json.dumps(numbers))
     else:
         for task in tasks.values():
             print(ri.why(model, task, upto="heads"), end="\n\n")

@@ -10,7 +10,7 @@ checkpoint = ri.load_checkpoint(name)
 model, task = checkpoint.model, checkpoint.task
 batch = task.sample(512, split="test")
 score = ri.score_circuit(model, task, ri.discover(model, task), batch)
-losses = {row.path: row.ablated_loss for row in score.paths}
+losses = {row.path: row.removed_loss for row in score.paths}
 svg = ri.draw_circuit(
     score.circuit,
     checkpoint.config.layers,

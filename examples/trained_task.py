@@ -9,7 +9,7 @@ To ship it with this package, two files change:
 1. tasks/tokens.py (or one of your own in tasks/) gets the class below. Its `name`, by which
    `@registered` makes it known, is what recipes and checkpoints call it; its fields are what
    `train --task.pairs 4` sets.
-2. retrieval_interp/config.py gets its recipe, for `train --preset recall`.
+2. retrieval_interp/presets.py gets its recipe, for `train --preset recall`.
 """
 
 from dataclasses import dataclass

@@ -35,7 +35,6 @@ from retrieval_interp.circuits.own_rules import rule as rule
 from retrieval_interp.circuits.scan import Scan as Scan
 from retrieval_interp.circuits.scan import scan as scan
 from retrieval_interp.circuits.scores.enabling import enabled_by as enabled_by
-from retrieval_interp.config import PRESETS as PRESETS
 from retrieval_interp.config import ModelConfig as ModelConfig
 from retrieval_interp.config import Recipe as Recipe
 from retrieval_interp.emergence.report import attention_figure as attention_figure
@@ -48,6 +47,7 @@ from retrieval_interp.emergence.series import follow_run as follow_run
 from retrieval_interp.emergence.series import path_emergence as path_emergence
 from retrieval_interp.emergence.series import read_series as read_series
 from retrieval_interp.model import build_model as build_model
+from retrieval_interp.presets import PRESETS as PRESETS
 from retrieval_interp.progress import progress_bar as progress_bar
 from retrieval_interp.storage.checkpoint import Checkpoint as Checkpoint
 from retrieval_interp.storage.checkpoint import load_checkpoint as load_checkpoint

@@ -7,7 +7,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from retrieval_interp.commands.command import run_command
-from retrieval_interp.tasks.errors import InputError, nearest
+from retrieval_interp.tasks.messages import InputError, nearest
 
 COMMANDS = {
     "ablate": "find which attention paths of a model do the work",

@@ -3,20 +3,20 @@
 Every method returns something that a notebook draws and a terminal prints; nothing is printed here.
 """
 
-import asyncio
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, reduce
+from functools import reduce
 from html import escape
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from jaxtyping import Float
 from markupsafe import Markup
 from torch import Tensor
 
 from retrieval_interp import circuits
+from retrieval_interp.bench_losses import BenchLosses, Step
 from retrieval_interp.circuits import Circuit, CircuitScore, Head, Scorer, SearchOptions
 from retrieval_interp.circuits.circuit import circuit_diff, parse_head_path, suppose
 from retrieval_interp.circuits.counterfactual.question import PromptQuestion, ask
@@ -24,45 +24,29 @@ from retrieval_interp.circuits.counterfactual.units import Unit, keeping
 from retrieval_interp.circuits.discovery.search import Strategy
 from retrieval_interp.circuits.draw.layout import role_order
 from retrieval_interp.circuits.draw.svg import draw_circuit
-from retrieval_interp.circuits.fits import draw_batch
-from retrieval_interp.circuits.hooks import (
-    heads_of,
-    hook_points,
-    is_causal,
-    measuring,
-    versions,
-    with_counterfactual,
-)
+from retrieval_interp.circuits.hooks import HookedModel, heads_of, is_causal, measuring
 from retrieval_interp.circuits.losses import Progress, standard_error
-from retrieval_interp.circuits.means import allowed_attention, position_means, role_mean
+from retrieval_interp.circuits.means import position_means, role_mean
 from retrieval_interp.circuits.mechanisms import ORIGINAL, Mechanism
-from retrieval_interp.circuits.tolerance import (
-    Uninformed,
-    has_learned,
-    is_better,
-    tolerance_of,
-    uninformed_loss,
-    unlearned_text,
-)
+from retrieval_interp.circuits.tolerance import Uninformed
 from retrieval_interp.model import check_device, choose_device
 from retrieval_interp.progress import progress_bar
 from retrieval_interp.storage.checkpoint import Checkpoint, load_checkpoint, read_circuit
 from retrieval_interp.storage.files import as_path, writable, write_whole
 from retrieval_interp.tasks import Batch, InputError, Task
-from retrieval_interp.tasks.shown import counted
+from retrieval_interp.tasks.messages import counted
 from retrieval_interp.tasks.structured import check_sampling, from_data
-from retrieval_interp.tasks.words.given_texts import PairsTask
 from retrieval_interp.views.ablations_view import ablations_view
 from retrieval_interp.views.attention import attention_view, checked, position_labels, role_maps
-from retrieval_interp.views.page import View, register_displays, render, unbroken
-from retrieval_interp.views.report import render_report, score_drawing, score_parts
-from retrieval_interp.views.score_text import describe, score_table, verdict
+from retrieval_interp.views.page import View, register_displays, unbroken
+from retrieval_interp.views.report import render_report, score_drawing, score_view
+from retrieval_interp.views.score_text import describe
 from retrieval_interp.views.tables import terminal_width, with_error, wrapped
 from retrieval_interp.views.why_view import why_view
 
 
 def open(
-    what: Any,
+    model: Any,
     task: Task | str | None = None,
     *,
     answer: str = "",
@@ -76,7 +60,7 @@ def open(
     """Open a trained model on a workbench.
 
     Args:
-        what: a shipped name (`small`), a checkpoint file, a run folder, a loaded `Checkpoint`, or
+        model: a shipped name (`small`), a checkpoint file, a run folder, a loaded `Checkpoint`, or
             any hooked model, which then needs its task.
         task: what the model was trained on; checkpoints have their own. Or a prompt: then the
             examples are changes of one of its words, and all heads are patched from these at first.
@@ -88,51 +72,69 @@ def open(
         device: `auto`, `cpu` or `cuda`, where to load a checkpoint; a model stays where it is.
         progress: wraps an iterable to show a bar, as `(items, text)`.
     """
-    name, training, question = "", {}, None
-    if isinstance(what, (str, Path)):
-        what = load_checkpoint(str(what), choose_device(device))
-    if isinstance(what, Checkpoint):
+    name, training = "", {}
+    if isinstance(model, (str, Path)):
+        model = load_checkpoint(str(model), choose_device(device))
+    if isinstance(model, Checkpoint):
         if task is not None:
             raise InputError("task: expected none for a checkpoint, which has its own")
-        name, task, training, what = what.name, what.task, what.training, what.model
-    if isinstance(task, str) and hasattr(what, "run_with_hooks"):
-        with measuring(what):
-            question = ask(what, task, answer, place=place, seed=seed, progress=progress)
-        task = question.task(what.tokenizer)
+        name, task, training = model.name, model.task, model.training
+        model = model.model
+    opened, question = repr(name) if name else "model, task", None
+    if isinstance(task, str) and hasattr(model, "run_with_hooks"):
+        with measuring(model):
+            question = ask(model, task, answer, place=place, seed=seed, progress=progress)
+        task = question.task(model.tokenizer)
         examples = min(examples, len(task) // 2)
-        if examples < 2:
-            raise InputError(
-                f"place: expected four changes of {question.place.text!r} after which the model "
-                f"answers otherwise, found {len(task)}; ask about another place"
-            )
-    hooked = hasattr(what, "run_with_hooks") and not isinstance(what, type)
-    if not hooked or not isinstance(task, Task):
-        call = "; write task()" * (isinstance(task, type) and issubclass(task, Task))
-        raise InputError(
-            "expected the name of a checkpoint, or ri.open(model, task) with a hooked model and a "
-            f"task, found {type(what).__name__} and the task {task!r:.60}{call}"
-        )
-    check_device(what, device)
-    opened = repr(name) if name else "model, task"
-    if question is not None:
+        _check_changes(question, len(task))
         asked = f"answer={question.word!r}, place={question.place.text!r}"
         opened = f"model, {question.prompt!r}, {asked}"
-    if not name:
-        given = getattr(what.cfg, "model_name", None)
-        unnamed = given in (None, "", "custom", "native")  # names that TransformerLens gives
-        name = f"{type(task).__name__} model" if unnamed else Path(str(given)).name
-    options = examples, seed, tolerance, progress
-    bench = Workbench(what, task, name, opened, training, *options, question)
+    task = _checked_task(model, task)
+    check_device(model, device)
+    bench = Workbench(
+        model=model,
+        task=task,
+        name=name or _name_of(model, task),
+        opened=opened,
+        training=training,
+        examples=examples,
+        seed=seed,
+        stated=tolerance,
+        progress=progress,
+        question=question,
+    )
     if question is not None:
         bench.keep()
     return bench
 
 
-class _Step(NamedTuple):
-    circuit: Circuit
-    loss: float
-    se: float  # standard error of the loss
-    better: bool  # than the intact model (`is_better`)
+def _check_changes(question: PromptQuestion, count: int) -> None:
+    """Check that half of the changes of a prompt, which are the examples, are two or more."""
+    if count < 4:
+        raise InputError(
+            f"place: expected four changes of {question.place.text!r} after which the model "
+            f"answers otherwise, found {count}; ask about another place"
+        )
+
+
+def _checked_task(model: Any, task: Any) -> Task:
+    """Check that what is opened is a hooked model and a task, not the class of one; return it."""
+    hooked = hasattr(model, "run_with_hooks") and not isinstance(model, type)
+    if not hooked or not isinstance(task, Task):
+        call = "; write task()" * (isinstance(task, type) and issubclass(task, Task))
+        raise InputError(
+            "expected the name of a checkpoint, or ri.open(model, task) with a hooked model and a "
+            f"task, found {type(model).__name__} and the task {task!r:.60}{call}"
+        )
+    return task
+
+
+def _name_of(model: HookedModel, task: Task) -> str:
+    """The model's own name, or that of its task."""
+    given = getattr(model.cfg, "model_name", None)
+    if given in (None, "", "custom", "native"):  # names that TransformerLens gives
+        return f"{type(task).__name__} model"
+    return Path(str(given)).name
 
 
 @dataclass(eq=False, repr=False)
@@ -142,7 +144,7 @@ class Workbench:
     After a change `refresh` of each of the `listeners` is called.
     """
 
-    model: Any
+    model: HookedModel
     task: Task
     name: str
     opened: str  # the first arguments of `open`, as code
@@ -158,28 +160,21 @@ class Workbench:
         self.heads = heads_of(self.model)
         self.listeners: weakref.WeakSet[Any] = weakref.WeakSet()
         self._begin()
-        self._model_as_opened = self._fingerprint()
         register_displays()
 
     def _begin(self) -> None:
         """Draw the task's examples, and forget what was measured on others."""
-        for name, member in vars(Workbench).items():
-            if isinstance(member, cached_property):
-                vars(self).pop(name, None)
-        device = next(self.model.parameters()).device
-        batch = draw_batch(self.task, self.examples, self.seed, device, "test")
-        self.order = role_order(batch)
-        self._plain_scorer = Scorer(self.model, self.task, batch)
-        self._intact = self._plain_scorer.base_losses.mean(dim=1)
-        self._steps = [self._measured(self._plain_scorer.empty_circuit)]
-        self._undone: list[_Step] = []
+        self._losses = BenchLosses(self.model, self.task, self.examples, self.seed, self.stated)
+        self.order = role_order(self._losses.plain_batch)
+        self._steps = [self._losses.intact]
+        self._undone: list[Step] = []
         self._score: CircuitScore | None = None
         self._controls = 20  # number of random circuits of that score
 
     @property
     def scorer(self) -> Scorer:
         """The scorer of the current circuit."""
-        return self._scorer_for(self.circuit)
+        return self._losses.scorer_for(self.circuit)
 
     @property
     def batch(self) -> Batch:
@@ -189,49 +184,25 @@ class Workbench:
         """
         return self.scorer.batch
 
-    @cached_property
+    @property
     def counterfactual(self) -> Batch:
         """The counterfactual prompts of these examples, for `keep`."""
-        if isinstance(self.task, PairsTask):
-            device = self._plain_scorer.batch.inputs.device
-            return self.task.with_others(self.examples, device, "test")[1]
-        return self.task.counterfactual(self._plain_scorer.batch, self.seed)
+        return self._losses.counterfactual
 
-    @cached_property
-    def _counterfactual_scorer(self) -> Scorer:
-        """The scorer of the same examples with the counterfactuals' attention; it is slower."""
-        batch = with_counterfactual(self.model, self._plain_scorer.batch, self.counterfactual)
-        return Scorer(self.model, self.task, batch)
-
-    def _scorer_for(self, circuit: Circuit) -> Scorer:
-        return self._counterfactual_scorer if circuit.is_patched else self._plain_scorer
-
-    @cached_property
-    def _losses_of_nothing(self) -> Float[Tensor, " batch"]:
-        """The losses with all heads patched from the counterfactual prompts."""
-        nothing = keeping(self._plain_scorer.empty_circuit, self.heads, ())
-        return self._counterfactual_scorer.losses_by_example(nothing)
-
-    @cached_property
+    @property
     def tolerance(self) -> float:
         """The loss that a working circuit stays below."""
-        if self.stated is not None:
-            return self.stated
-        return tolerance_of(self.task, self.intact_loss, self.uninformed.loss)
+        return self._losses.tolerance
 
-    @cached_property
+    @property
     def uninformed(self) -> Uninformed:
         """The loss of a model that knows nothing."""
-        plain = self._plain_scorer
-        return uninformed_loss(self.model, self.task, plain.batch, plain.losses_by_example)
+        return self._losses.uninformed
 
-    @cached_property
+    @property
     def unlearned_text(self) -> str:
         """The sentence that the model has not learned the task; empty if it has."""
-        if has_learned(self._intact, self.uninformed):
-            return ""
-        loss, description, _ = self.uninformed
-        return unlearned_text(self.intact_loss, loss, description, self.task.loss_name)
+        return self._losses.unlearned_text
 
     @property
     def circuit(self) -> Circuit:
@@ -246,7 +217,7 @@ class Workbench:
     @property
     def intact_loss(self) -> float:
         """The loss of the intact model."""
-        return self._steps[0].loss
+        return self._losses.intact.loss
 
     @property
     def scored(self) -> CircuitScore | None:
@@ -264,11 +235,10 @@ class Workbench:
         """Whether there is an undone change to make again."""
         return bool(self._undone)
 
-    @cached_property
+    @property
     def intact_attention(self) -> Float[Tensor, "layer head dest src"]:
         """Mean attention by role of the intact model, on the CPU; 0 along paths that are masked."""
-        attention = circuits.mean_attention(self.model, self.batch).cpu()
-        return allowed_attention(attention, self.batch, self.model)
+        return self._losses.intact_attention
 
     def mean_attention(self, with_circuit: bool) -> Float[Tensor, "layer head dest src"]:
         """Measure mean attention by role, intact or with the circuit in place; on the CPU."""
@@ -278,9 +248,8 @@ class Workbench:
 
     def loss_with(self, *lines: str | Circuit) -> float:
         """Measure the loss if these lines, or another circuit, were supposed; nothing changes."""
-        self._check_unchanged()
-        circuit = self.parse(*lines)
-        return self._scorer_for(circuit).loss(circuit)
+        self._losses.check_unchanged()
+        return self._losses.loss(self.parse(*lines))
 
     def __repr__(self) -> str:
         return f"{self.name}: {describe(self.model, self.task)}\n{self.state()}\n{self.circuit}"
@@ -310,7 +279,7 @@ class Workbench:
 
     def _recovered(self) -> str:
         """Say which share of the loss due to the counterfactual the circuit recovers."""
-        lost = self._losses_of_nothing - self._intact
+        lost = self._losses.lost_by_nothing
         gap, shown = float(lost.mean()), self.counterfactual_of(0)
         nothing = self.intact_loss + gap
         if gap > 2 * standard_error(lost) and nothing >= self.tolerance:
@@ -421,7 +390,7 @@ class Workbench:
         """Go back to the circuit before the last change."""
         if not self.undoable:
             raise InputError("undo: expected a change to take back, found none")
-        self._measured(self._steps[-2].circuit)
+        self._losses.measure(self._steps[-2].circuit)
         self._undone.append(self._steps.pop())
         return self._changed_from(self._undone[-1])
 
@@ -430,7 +399,7 @@ class Workbench:
         if not self.redoable:
             raise InputError("redo: expected an undone change, found none")
         before, again = self._steps[-1], self._undone.pop()
-        self._steps.append(self._measured(again.circuit))
+        self._steps.append(self._losses.measure(again.circuit))
         return self._changed_from(before)
 
     def check_head(self, head: Head) -> Head:
@@ -440,36 +409,15 @@ class Workbench:
             raise InputError(f"expected a head from {expected}, found {head}")
         return head
 
-    def _measured(self, circuit: Circuit) -> _Step:
-        """Run a circuit as the base of later runs (`Scorer.rebase`), and return its loss."""
-        scorer = self._scorer_for(circuit)
-        loss, losses = scorer.rebase(circuit), scorer.base_losses.mean(dim=1)
-        gain, intact = self._intact - losses, float(self._intact.mean())
-        better = float(gain.mean()) > 2 * standard_error(gain)
-        better = better and is_better(loss, 0.0, intact, self.uninformed.loss)
-        return _Step(circuit, loss, standard_error(losses), better)
-
-    def _check_unchanged(self) -> None:
-        if self._fingerprint() != self._model_as_opened:
-            raise InputError(
-                "expected the model as it was opened, found other weights or hooks; open it again"
-            )
-
-    def _fingerprint(self) -> tuple[Any, ...]:
-        """Return the model's hooks, and counters that change when a weight is written to."""
-        points = hook_points(self.model).values()
-        hooked = tuple(id(point) for point in points if point.has_hooks())
-        return hooked, versions(self.model.parameters())
-
     def _change(self, circuit: Circuit, note: str = "") -> View:
-        self._check_unchanged()
+        self._losses.check_unchanged()
         before = self._steps[-1]
         if circuit != before.circuit:
-            self._steps.append(self._measured(circuit))
+            self._steps.append(self._losses.measure(circuit))
             self._undone.clear()
         return self._changed_from(before, note)
 
-    def _changed_from(self, before: _Step, note: str = "") -> View:
+    def _changed_from(self, before: Step, note: str = "") -> View:
         self._tell_listeners()
         changes = circuit_diff(before.circuit, self.circuit) or ["nothing changed"]
         lines = [note] * bool(note) + [*changes, f"{self.state()} (was {before.loss:.4f})"]
@@ -495,7 +443,7 @@ class Workbench:
 
     def search_options(self, **choices: Any) -> SearchOptions:
         """Return the options of a search by `discover`."""
-        self._check_unchanged()
+        self._losses.check_unchanged()
         from_data(SearchOptions, {n: c for n, c in choices.items() if n != "heads"}, "discover")
         defaults = {"tolerance": self.stated, "examples": self.examples, "seed": self.seed}
         return SearchOptions(**{**defaults, **choices})
@@ -546,7 +494,7 @@ class Workbench:
         Paths with less mean attention than `least` are not cut. The view's `data` is the
         `Ablations`.
         """
-        self._check_unchanged()
+        self._losses.check_unchanged()
         least = from_data(float, least, "least")
         scores = circuits.ablations(self.model, self.task, self.batch, least, self.progress)
         return ablations_view(scores, self.task)
@@ -557,7 +505,7 @@ class Workbench:
         `choices` are options of `ri.why`, such as `keep=0.9` or `upto="heads"`. The view's `data`
         is an `Explanation`.
         """
-        self._check_unchanged()
+        self._losses.check_unchanged()
         options = {"seed": self.seed, "progress": self.progress, **choices}
         explanation = circuits.why(self.model, self.task, **options)
         return why_view(explanation, self.model)
@@ -568,7 +516,7 @@ class Workbench:
         `controls` is their number. The view's `data` is the `CircuitScore`. If no circuit is
         supposed, the view says so and has the scores of the intact model.
         """
-        self._check_unchanged()
+        self._losses.check_unchanged()
         if type(controls) is not int or controls < 0:
             raise InputError(f"controls: expected 0 or more, found {controls!r:.40}")
         score = self.scored
@@ -576,14 +524,11 @@ class Workbench:
             measured = self.model, self.task, self.circuit, self.batch, self.stated
             score = circuits.score_circuit(*measured, controls, progress or self.progress)
             self.take_score(score, controls)
-        task, width = self.task, terminal_width(piped=0) or None
-        nothing = "Nothing is supposed yet: these are the intact model's numbers."
-        note = "" if self.circuit.mechanisms else nothing
-        prose = wrapped(note or verdict(score, task), width or 80)
-        text = "\n".join([score_table(score, task, width), *prose])
-        parts = score_parts(score, self.model, task, self.order, self.batch)
-        html = render("scored.html", parts=parts, note=note)
-        return View(f"Circuit of {self.name}", html, text, score)
+        note = ""
+        if not self.circuit.mechanisms:
+            note = "Nothing is supposed yet: these are the intact model's numbers."
+        title = f"Circuit of {self.name}"
+        return score_view(score, self.model, self.task, self.order, self.batch, title, note)
 
     def take_score(self, score: CircuitScore, controls: int = 20) -> None:
         """Store a score, which is shown as long as its circuit is the current one."""
@@ -592,7 +537,7 @@ class Workbench:
 
     def alternatives(self, **choices: Any) -> View:
         """Find other circuits of the same cost below the tolerance; see `ri.alternatives`."""
-        self._check_unchanged()
+        self._losses.check_unchanged()
         sampling = {"examples": self.examples, "seed": self.seed}
         options = {"tolerance": self.stated, "progress": self.progress, **sampling, **choices}
         alike = circuits.alternatives(self.model, self.task, self.circuit, **options)
@@ -605,9 +550,16 @@ class Workbench:
         stated = "" if self.stated is None else f", tolerance={self.stated!r}"
         opened = f"ri.open({self.opened}, examples={self.examples}, seed={self.seed}{stated})"
         command = f"bench = {opened}; {self._supposed()}bench.report({str(path)!r})"
-        how: dict[str, Any] = {"name": self.name, "seed": self.seed, "command": command}
-        measured = self.scored or self.score().data
-        page = render_report(measured, self.model, self.task, self.batch, self.training, **how)
+        page = render_report(
+            self.scored or self.score().data,
+            self.model,
+            self.task,
+            self.batch,
+            self.training,
+            name=self.name,
+            seed=self.seed,
+            command=command,
+        )
         write_whole(path, page)
         return path
 
@@ -625,20 +577,9 @@ class Workbench:
 
     def explore(self) -> Any:
         """Open the explorer: a widget in a notebook (needs anywidget), else a page until Ctrl-C."""
-        try:
-            asyncio.get_running_loop()
-        except RuntimeError:
-            from retrieval_interp.explorer.server import serve_explorer
+        from retrieval_interp.explorer.server import open_explorer
 
-            return serve_explorer(self)
-        try:
-            from retrieval_interp.explorer.widget import Explorer
-        except ModuleNotFoundError as error:
-            raise InputError(
-                f"the explorer needs {error.name}, which is not installed: pip install "
-                "'retrieval-interp[notebook]'; or run retrieval-interp explore"
-            ) from None
-        return Explorer(self)
+        return open_explorer(self)
 
     def save(self, path: str | Path) -> Path:
         """Write the circuit as JSON, which `ablate --circuit` and `load` read."""

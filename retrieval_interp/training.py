@@ -124,76 +124,121 @@ def train_model(
 def _train(
     recipe: Recipe, folder: RunFolder | None, device: torch.device, compile: bool, on_step: OnStep
 ) -> Trained:
-    task, last = recipe.task, recipe.steps
-    model: Any = initial_weights(recipe.model, task, recipe.seed, recipe.init).to(device)
-    if has_hooked_transformer():
-        model = hooked_model(model, tokenizer_of(task))
-    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    optimizer = torch.optim.AdamW(trained, weight_decay=recipe.weight_decay, fused=True)
-    start, seconds = folder.restore(model, optimizer) if folder else (0, 0.0)
+    """Take the steps of a recipe that are left, with log rows and checkpoints as it says."""
+    run = _Run(recipe, device)
+    start, seconds = folder.restore(run.model, run.optimizer) if folder else (0, 0.0)
     metrics = read_metrics(folder.path) if folder else []
+    if compile and start < recipe.steps:
+        run.compile()
+    record = run.record()
 
-    autocast = torch.autocast(device.type, torch.bfloat16, enabled=recipe.precision == "bfloat16")
-    validation = task.sample(recipe.validation_examples, recipe.seed, device, split="validation")
-    forward: Callable[[Tensor], Tensor] = model
-    if compile and start < last:
-        with tf32(device), autocast:
-            forward = compiled(model, task.sample(recipe.batch, recipe.seed, device).inputs)
-    record: dict[str, Any] = {
-        "recipe": to_data(recipe),
-        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
-        "threads": torch.get_num_threads(),
-        "compiled": forward is not model,
-        "versions": {name: version(name) for name in ("torch", "transformer-lens")},
-    }
-
-    orders: dict[int, Tensor] = {}
     clock = time.perf_counter() - seconds
-    total, since = torch.zeros((), device=device), start
-    for step in range(start, last):
-        for group in optimizer.param_groups:
-            group["lr"] = recipe.learning_rate_at(step)
-        batch = task.examples(step_indices(recipe, step, orders).to(device), recipe.seed)
-        with tf32(device):
-            with autocast:
-                outputs = forward(batch.inputs).float()
-            loss = task.loss(outputs, batch)
-            optimizer.zero_grad()
-            loss.backward()
-        optimizer.step()
-        total += loss.detach()
-
+    for step in range(start, recipe.steps):
+        run.step(step)
         done, row = step + 1, None
         seconds = time.perf_counter() - clock
-        if done % recipe.log_every == 0 or done > last - FINAL_STEPS:
-            with torch.no_grad():
-                partial = task.partial_losses(model(validation.inputs), validation).tolist()
-            train_loss, validation_loss = float(total) / (done - since), statistics.fmean(partial)
-            if not math.isfinite(train_loss + validation_loss):
-                raise InputError(
-                    f"training: expected finite losses, found {train_loss} in training and "
-                    f"{validation_loss} in validation at step {done}; lower the learning "
-                    "rate or add warm-up, and give another --out (what was saved is kept)"
-                )
-            row = {
-                "step": done,
-                "train_loss": train_loss,
-                "validation_loss": validation_loss,
-                "partial_losses": partial,
-                "learning_rate": recipe.learning_rate_at(step),
-                "seconds": round(seconds, 3),
-            }
-            total.zero_()
-            since = done
+        if done % recipe.log_every == 0 or done > recipe.steps - FINAL_STEPS:
+            row = run.log_row(step, seconds)
             metrics.append(row)
             if folder:
                 folder.log(row)
-        if folder and (done % recipe.checkpoint_every == 0 or done == last):
-            folder.save(done, seconds, model, optimizer, record | _result(metrics, done))
+        if folder and (done % recipe.checkpoint_every == 0 or done == recipe.steps):
+            result = record | _result(metrics, done)
+            folder.save(done, seconds, run.model, run.optimizer, result)
         on_step(done, row)
-    if not has_hooked_transformer():
-        model = hooked_model(model, tokenizer_of(task))
-    return Trained(model.eval(), record | _result(metrics, last), metrics)
+    return Trained(
+        model=run.hooked_model(),
+        record=record | _result(metrics, recipe.steps),
+        metrics=metrics,
+    )
+
+
+class _Run:
+    """A model in training: its weights, the optimizer, and the losses since the last log row."""
+
+    def __init__(self, recipe: Recipe, device: torch.device):
+        self.recipe, self.task, self.device = recipe, recipe.task, device
+        weights = initial_weights(recipe.model, self.task, recipe.seed, recipe.init).to(device)
+        # A HookedTransformer is trained itself; a bridge is made of the trained weights.
+        self.model: Any = weights
+        if has_hooked_transformer():
+            self.model = hooked_model(weights, tokenizer_of(self.task))
+        self.forward: Callable[[Tensor], Tensor] = self.model
+        trained = [weight for weight in self.model.parameters() if weight.requires_grad]
+        self.optimizer = torch.optim.AdamW(trained, weight_decay=recipe.weight_decay, fused=True)
+        self.autocast = torch.autocast(
+            device.type, torch.bfloat16, enabled=recipe.precision == "bfloat16"
+        )
+        self.validation = self.task.sample(
+            recipe.validation_examples, recipe.seed, device, split="validation"
+        )
+        self._orders: dict[int, Tensor] = {}  # of `step_indices`
+        self._loss_sum = torch.zeros((), device=device)  # over the steps since the last log row
+        self._steps_summed = 0
+
+    def compile(self) -> None:
+        """Compile the forward pass of training; validation goes through the model itself."""
+        example = self.task.sample(self.recipe.batch, self.recipe.seed, self.device)
+        with tf32(self.device), self.autocast:
+            self.forward = compiled(self.model, example.inputs)
+
+    def record(self) -> dict[str, Any]:
+        """Return the beginning of a training record: the recipe, and where it runs."""
+        on_gpu = self.device.type == "cuda"
+        return {
+            "recipe": to_data(self.recipe),
+            "device": torch.cuda.get_device_name(self.device) if on_gpu else "cpu",
+            "threads": torch.get_num_threads(),
+            "compiled": self.forward is not self.model,
+            "versions": {name: version(name) for name in ("torch", "transformer-lens")},
+        }
+
+    def step(self, step: int) -> None:
+        """Take an optimizer step on its batch, and add up the training loss."""
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.recipe.learning_rate_at(step)
+        indices = step_indices(self.recipe, step, self._orders).to(self.device)
+        batch = self.task.examples(indices, self.recipe.seed)
+        with tf32(self.device):
+            with self.autocast:
+                outputs = self.forward(batch.inputs).float()
+            loss = self.task.loss(outputs, batch)
+            self.optimizer.zero_grad()
+            loss.backward()
+        self.optimizer.step()
+        self._loss_sum += loss.detach()
+        self._steps_summed += 1
+
+    @torch.no_grad()
+    def log_row(self, step: int, seconds: float) -> dict[str, Any]:
+        """Validate after a step, and begin a new mean of the training loss."""
+        outputs = self.model(self.validation.inputs)
+        partial = self.task.partial_losses(outputs, self.validation).tolist()
+        train_loss = float(self._loss_sum) / self._steps_summed
+        validation_loss = statistics.fmean(partial)
+        if not math.isfinite(train_loss + validation_loss):
+            raise InputError(
+                f"training: expected finite losses, found {train_loss} in training and "
+                f"{validation_loss} in validation at step {step + 1}; lower the learning "
+                "rate or add warm-up, and give another --out (what was saved is kept)"
+            )
+        self._loss_sum.zero_()
+        self._steps_summed = 0
+        return {
+            "step": step + 1,
+            "train_loss": train_loss,
+            "validation_loss": validation_loss,
+            "partial_losses": partial,
+            "learning_rate": self.recipe.learning_rate_at(step),
+            "seconds": round(seconds, 3),
+        }
+
+    def hooked_model(self) -> HookedModel:
+        """Return the trained model with hook points, in evaluation mode."""
+        if not has_hooked_transformer():
+            self.model = hooked_model(self.model, tokenizer_of(self.task))
+        model: HookedModel = self.model.eval()
+        return model
 
 
 def _result(metrics: list[dict[str, Any]], step: int) -> dict[str, Any]:

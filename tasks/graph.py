@@ -13,12 +13,12 @@ A.5), or only of the combinations that occur in chains (`chains`).
 import itertools
 import math
 import re
+import string
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal, NamedTuple
 
-from retrieval_interp.tasks.errors import InputError
-from retrieval_interp.tasks.roles import symbol_letter
+from retrieval_interp.tasks.messages import InputError
 
 Tables = Literal["full", "chains"]
 _MANY = 10**12  # a cap on counts, which grow exponentially with nested keys
@@ -188,8 +188,16 @@ def lay_out(graph: RetrievalGraph, chains: int, tables: Tables) -> list[Table]:
     return [*laid_out, Table(graph.query, asked, list(range(chains)))]
 
 
+def symbol_letter(step: int) -> str:
+    """Return A for x_0, B for x_1, ... Z for x_25, then x26, x27, ... (section 3.1)."""
+    return string.ascii_uppercase[step] if step < 26 else f"x{step}"
+
+
 def path_graph(steps: int) -> RetrievalGraph:
-    """Return the graph of the plain retrieval problem: A; B <- A; C <- B; and so on."""
+    """Return the graph of the plain retrieval problem: A; B <- A; C <- B; and so on.
+
+    Its roles s_{2d-1} and s_{2d} are the elements of pair d, x_{d-1} and x_d (appendix B).
+    """
     names = [symbol_letter(step) for step in range(steps + 1)]
     values = [Node(name, (key,)) for key, name in itertools.pairwise(names)]
     return RetrievalGraph((Node(names[0]), *values))

@@ -14,7 +14,6 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from retrieval_interp.tasks.errors import InputError
 from retrieval_interp.tasks.graph import (
     GRAPHS,
     RetrievalGraph,
@@ -24,8 +23,8 @@ from retrieval_interp.tasks.graph import (
     lay_out,
     path_graph,
 )
+from retrieval_interp.tasks.messages import InputError, counted
 from retrieval_interp.tasks.sampling import Position, normals, random_words, rotary_encoding
-from retrieval_interp.tasks.shown import counted
 from retrieval_interp.tasks.structured import number
 from retrieval_interp.tasks.task import Batch, Outputs
 from retrieval_interp.tasks.training_task import MAX_WORDS, TrainingTask, registered

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from retrieval_interp.tasks.errors import InputError
+from retrieval_interp.tasks.messages import InputError
 
 Split = Literal["train", "validation", "discovery", "test"]  # no two share an example
 SPLITS: tuple[Split, ...] = get_args(Split)

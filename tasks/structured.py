@@ -11,7 +11,7 @@ import math
 import typing
 from typing import Any, Literal, TypeVar
 
-from retrieval_interp.tasks.errors import InputError
+from retrieval_interp.tasks.messages import InputError
 
 T = TypeVar("T")
 _TYPES = {int: "an integer", float: "a number", str: "text", bool: "true or false"}

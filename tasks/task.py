@@ -1,5 +1,9 @@
-"""The interface of tasks: `Task` draws batches and measures losses, `Batch` has the examples."""
+"""The interface of tasks: `Task` draws batches and measures losses, `Batch` has the examples.
 
+Last come the names of roles, which a task may give them (`Task.role_names`).
+"""
+
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -9,12 +13,13 @@ import torch
 from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
-from retrieval_interp.tasks.errors import InputError
 from retrieval_interp.tasks.graph import RetrievalGraph
-from retrieval_interp.tasks.roles import join_labels
+from retrieval_interp.tasks.messages import InputError, nearest
 from retrieval_interp.tasks.sampling import Split
 
 Device = str | torch.device
+Roles = int | Sequence[str]  # how many roles there are, or what each is called
+_NUMBERED = re.compile("s(0|[1-9][0-9]{0,5})")  # the name that every role has
 _DRAWS, _DRAWN = 16, 512  # of examples that are drawn for counterfactual prompts
 Outputs = Float[Tensor, "batch pos d_out"]  # of a model
 
@@ -146,13 +151,13 @@ class Task:
         """
         draw = torch.Generator().manual_seed(seed)
         layout, targets = _layout(batch), batch.targets.flatten(1)
-        inputs, left = batch.inputs.clone(), list(range(len(batch)))
+        inputs, unmatched = batch.inputs.clone(), list(range(len(batch)))
         for draws in range(1 + _DRAWS):
             pool, missing = batch, []
             if draws:
                 pool = self.sample(_DRAWN, seed + draws, batch.inputs.device, split="train")
             others = _layout(pool)
-            for example in left if others.shape[1:] == layout.shape[1:] else ():
+            for example in unmatched if others.shape[1:] == layout.shape[1:] else ():
                 alike = (others == layout[example]).all(1)
                 alike &= (pool.targets.flatten(1) != targets[example]).any(1)
                 places = alike.nonzero()[:, 0]
@@ -161,12 +166,13 @@ class Task:
                     inputs[example] = pool.inputs[chosen][0]
                 else:
                     missing.append(example)
-            if not (left := missing):
+            if not (unmatched := missing):
                 return replace(batch, inputs=inputs)
         raise InputError(
             "counterfactual: expected other examples with the roles at the same positions, the "
-            f"same padding and other targets, found none for {len(left)} of {len(batch)} examples "
-            f"among {_DRAWS * _DRAWN} more; give the task its own counterfactual(batch, seed)"
+            f"same padding and other targets, found none for {len(unmatched)} of {len(batch)} "
+            f"examples among {_DRAWS * _DRAWN} more; give the task its own "
+            "counterfactual(batch, seed)"
         )
 
     @cached_property
@@ -238,3 +244,49 @@ def named_positions(
             text = word(int(batch.tokens[example, place]))
             labels.append(f"{text} ({names})" if names else text)
     return labels
+
+
+def role_name(role: int, names: Sequence[str] = ()) -> str:
+    """Return a task's name of a role, or else `s<number>`, as in the paper's appendix B."""
+    return names[role] if 0 <= role < len(names) else f"s{role}"
+
+
+def parse_role(name: object, roles: Roles) -> int:
+    """Read the number of a role from its name or from `s<number>`."""
+    names, count = ((), roles) if isinstance(roles, int) else (tuple(roles), len(roles))
+    text = name.strip() if isinstance(name, str) else ""
+    if text in names:
+        return names.index(text)
+    match = _NUMBERED.fullmatch(text)
+    if match is None or int(match[1]) >= count:
+        given = "" if all(map(_NUMBERED.fullmatch, names)) else f" ({', '.join(names)})"
+        expected = f"a role from s0 to s{count - 1}{given:.200}"
+        if given and (meant := nearest(text, names)):
+            expected = f"the role {meant}"
+        raise InputError(f"expected {expected}, found {name!r:.60}")
+    return int(match[1])
+
+
+def check_role_names(names: Sequence[str], where: str = "task") -> None:
+    """Check that roles can be told apart in written paths; errors start with `where`."""
+    if isinstance(names, str) or not isinstance(names, Sequence):
+        raise InputError(
+            f"{where}: expected role_names that are words in a tuple, found {names!r:.40}"
+        )
+    for number, name in enumerate(names):
+        if (
+            not isinstance(name, str)
+            or not re.fullmatch(r"[^\s~,;<>]+", name)
+            or (_NUMBERED.fullmatch(name) and name != role_name(number))
+            or name in names[:number]
+        ):
+            raise InputError(
+                f"{where}: expected role_names that are different words without ~ , ; < >, and s0, "
+                f"s1, ... only for the roles of these numbers, found {name!r:.40} for s{number}"
+            )
+
+
+def join_labels(dest: str, src: str) -> str:
+    """Return the label of a path, shortened if both ends are of one pair: `B <- A of A->B`."""
+    symbol, _, pair = dest.partition(" of ")
+    return f"{symbol if pair and pair == src.partition(' of ')[2] else dest} <- {src}"

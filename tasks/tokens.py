@@ -9,10 +9,9 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from retrieval_interp.tasks.errors import InputError
 from retrieval_interp.tasks.graph import path_graph
+from retrieval_interp.tasks.messages import InputError, counted
 from retrieval_interp.tasks.sampling import random_words, rotary_encoding
-from retrieval_interp.tasks.shown import counted
 from retrieval_interp.tasks.structured import number
 from retrieval_interp.tasks.task import Batch, Outputs
 from retrieval_interp.tasks.training_task import BEGIN, MAX_WORDS, TokenTask, registered

@@ -12,11 +12,10 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from retrieval_interp.tasks.errors import InputError
-from retrieval_interp.tasks.roles import role_name
+from retrieval_interp.tasks.messages import InputError
 from retrieval_interp.tasks.sampling import SPLITS, Split, check_draw, rotary_encoding
 from retrieval_interp.tasks.structured import check_fields, fields_data, read_fields
-from retrieval_interp.tasks.task import Batch, Device, Outputs, Task
+from retrieval_interp.tasks.task import Batch, Device, Outputs, Task, role_name
 
 BEGIN = "<s>"  # before every sequence
 MAX_POSITIONS, MAX_WORDS = 8192, 65536  # of a sequence, and of a vocabulary
@@ -130,18 +129,21 @@ class TrainingTask(Task):
     @classmethod
     def from_dict(cls, data: Any) -> "TrainingTask":
         """Read the task that `to_dict` wrote; its class must be registered."""
-        # Importing the package's tasks registers them.
-        from retrieval_interp.tasks import KHopTask, RetrievalTask  # noqa: F401
-
         name = data.get("name") if isinstance(data, dict) else None
-        if not isinstance(name, str) or name not in _REGISTERED:
+        kind = _REGISTERED.get(str(name))
+        if kind is None:
+            # Importing the package's tasks registers them.
+            from retrieval_interp.tasks import KHopTask, RetrievalTask  # noqa: F401
+
+            kind = _REGISTERED.get(str(name))
+        if kind is None:
             expected = " or ".join(map(repr, sorted(_REGISTERED)))
             raise InputError(
                 f"expected the name {expected}, found {name!r:.60}; a task of your own needs "
                 "@registered, and its module imported"
             )
         fields = {key: value for key, value in data.items() if key != "name"}
-        task: TrainingTask = read_fields(_REGISTERED[name], fields)
+        task: TrainingTask = read_fields(kind, fields)
         return task
 
 

@@ -11,7 +11,7 @@ import pytest
 from retrieval_interp import __main__ as cli
 from retrieval_interp import tasks
 from retrieval_interp.commands.list import main as list_
-from retrieval_interp.config import PRESETS
+from retrieval_interp.presets import PRESETS
 from retrieval_interp.storage.checkpoint import load_checkpoint, shipped_checkpoints
 
 COLUMNS, PIPED = 80, 100

@@ -222,10 +222,10 @@ def ablate(run_command_in_process, tmp_path):
 
 def test_the_main_job_finds_a_sufficient_and_minimal_circuit(done, undocumented):
     data = json.loads((done / "out.json").read_text())
-    assert not undocumented(data) and data["schema"] == "retrieval-interp/ablate/1"
+    assert not undocumented(data) and data["schema"] == "retrieval-interp/ablate/2"
     assert data["baseline_loss"] < 0.01 and data["combined_loss"] < data["tolerance"]
     assert data["sufficient"] and data["minimal"]
-    assert min(row["ablated_loss"] for row in data["paths"]) > data["tolerance"]
+    assert min(row["removed_loss"] for row in data["paths"]) > data["tolerance"]
     assert len(data["control"]) == 20 and data["control"][0] > 10 * data["combined_loss"]
     assert (data["checkpoint"], data["examples"], data["seed"]) == ("repeated", 64, 0)
     shown = with_error(data["combined_loss"], data["combined_se"])
@@ -246,7 +246,7 @@ def test_the_saved_circuit_gives_the_same_numbers_with_and_without_a_path(done, 
     circuit = Circuit.from_json((done / "circuit.json").read_text(), 3)
     (tmp_path / "worse.json").write_text(circuit.without(next(circuit.paths())).to_json())
     _, found = ablate(*REPEATED, "--circuit", "worse.json")
-    assert found["combined_loss"] == pytest.approx(first["paths"][0]["ablated_loss"], abs=1e-5)
+    assert found["combined_loss"] == pytest.approx(first["paths"][0]["removed_loss"], abs=1e-5)
 
 
 def test_a_path_that_can_go_is_not_said_to_carry(done, ablate, tmp_path):

@@ -7,7 +7,8 @@ from typing import Any, Literal
 import pytest
 
 import retrieval_interp as ri
-from retrieval_interp.config import PAPER, PRESETS, Recipe, departures
+from retrieval_interp.config import Recipe
+from retrieval_interp.presets import PAPER, PRESETS, departures
 from retrieval_interp.tasks import InputError, RetrievalTask, TrainingTask
 from retrieval_interp.tasks.structured import from_data, from_json, to_data
 

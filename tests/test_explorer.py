@@ -78,7 +78,7 @@ def test_a_selected_path_says_what_it_is_worth(page, bench):
     ask(page, "show", path=path)
     ask(page, "score")
     (scored,) = bench.scored.paths
-    assert page.page["rows"][0]["ablated_loss"] == scored.ablated_loss
+    assert page.page["rows"][0]["removed_loss"] == scored.removed_loss
     (does,) = [row["does"] for row in page.page["rows"]]
     assert "what it does</th>" in page.html and f'"words">{does}</td>' in page.html
     assert page.page["rows"][0]["live_loss"] == pytest.approx(worth(page, "cut"), abs=1e-6)

@@ -19,7 +19,7 @@ from filelock import FileLock
 
 import retrieval_interp as ri
 from retrieval_interp.commands.sweep import main as sweep
-from retrieval_interp.config import PAPER
+from retrieval_interp.presets import PAPER
 from retrieval_interp.storage.files import lock_folder
 from retrieval_interp.sweep.cells import in_process, read_results, run_cell, run_jobs
 from retrieval_interp.sweep.grid import GRIDS, make_grid

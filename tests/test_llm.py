@@ -167,6 +167,7 @@ def changed(logs, folder, **changes):
         (lambda logs, folder: [folder / "no-log.json"], "expected an Inspect log"),
         (lambda logs, folder: changed(logs, folder, status="error"), "with the status 'error'"),
         (lambda logs, folder: [folder / "empty"], "expected logs of inspect eval, found none"),
+        (lambda logs, folder: [folder / "missing.eval"], "missing.eval: expected a log"),
         (lambda logs, folder: [*changed(logs, folder), logs], "expected one log per model"),
     ],
 )

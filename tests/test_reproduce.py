@@ -122,7 +122,7 @@ def test_the_shipped_models_numbers_are_those_of_its_circuit(monkeypatch, small)
     assert ours["C6"].ours.startswith(f"{loss:.4f} +- ")
     assert ours["C7"].ours.startswith(f"{score.combined_loss:.4f} with 5 of 5 heads replaced")
     for row in score.paths:
-        listed = f"{row.path} {row.ablated_loss:.2f}" in ours["C8"].ours
+        listed = f"{row.path} {row.removed_loss:.2f}" in ours["C8"].ours
         assert listed == (row.path.head.layer > 0)
     assert ours["C8"].why.endswith("and 1 of 3 paths cost less; no heads share a path")
     assert ours["C9"].ours.startswith("3 useful heads (least possible 3)")

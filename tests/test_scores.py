@@ -114,7 +114,7 @@ def test_every_score_equals_a_whole_run_with_hooks_set_by_hand(task, mlp, heads)
             assert row.emptied.loss == naive(circuit.replace(row.head, OneHot(())))
     assert [row.path for row in score.paths] == list(circuit.paths())
     for row in score.paths:
-        assert row.ablated_loss == naive(circuit.without(row.path))
+        assert row.removed_loss == naive(circuit.without(row.path))
         assert row.live_loss == naive(empty.cut(row.path))
     with torch.no_grad():
         outputs = naive_outputs(model, circuit, batch)[:, -task.chains :]
@@ -151,9 +151,9 @@ def test_sufficient_and_minimal_follow_the_tolerance(task, model):
 def test_a_path_without_which_nothing_is_known_cannot_be_removed(task, model):
     """However large the tolerance is."""
     score = score_circuit(model, task, CIRCUIT, task.sample(4), tolerance=1e9, controls=0)
-    worst = replace(score.paths[0], ablated_loss=2.0)
+    worst = replace(score.paths[0], removed_loss=2.0)
     for loss, minimal in ((2.0, True), (1.9, False)):
-        row = replace(worst, ablated_loss=loss)
+        row = replace(worst, removed_loss=loss)
         losses = {"baseline_loss": 0.1, "combined_loss": 1.0, "uninformed_loss": 2.0}
         learned = replace(score, **losses, paths=(row,), learned=True)
         assert learned.sufficient and learned.minimal == minimal

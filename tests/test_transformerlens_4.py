@@ -72,7 +72,7 @@ def test_a_shipped_circuit_scores_the_same(version_4, without_type_checks, hooke
         assert bench.scorer.runs.compute_changes_only  # also those of a bridge
         score = bench.score(controls=0).data
         losses = [score.baseline_loss, score.combined_loss, *(row.loss for row in score.heads)]
-        losses += [loss for row in score.paths for loss in (row.ablated_loss, row.live_loss)]
+        losses += [loss for row in score.paths for loss in (row.removed_loss, row.live_loss)]
         scores.append(losses)
     assert "small" in bench.report(tmp_path / "report.html").read_text() or name != "small"
     assert scores[1] == pytest.approx(scores[0], abs=1e-5)

@@ -17,7 +17,7 @@ from retrieval_interp.circuits.counterfactual.why import draw_prompts
 from retrieval_interp.circuits.hooks import HookedModel, measuring
 from retrieval_interp.circuits.losses import Progress, no_progress
 from retrieval_interp.tasks import InputError, Task
-from retrieval_interp.tasks.shown import shown
+from retrieval_interp.tasks.messages import shown
 
 
 class Lost(NamedTuple):

@@ -43,7 +43,7 @@ from retrieval_interp.circuits.means import mean_attention
 from retrieval_interp.circuits.paths import Head, HeadPath, RolePath, attention_by_role
 from retrieval_interp.circuits.scores.enabling import Enabled, Sight
 from retrieval_interp.tasks import Batch, Task
-from retrieval_interp.tasks.shown import counted, listed
+from retrieval_interp.tasks.messages import counted, listed
 
 LEVEL_HEADER = ("", "kept", "recovered", "all but these")
 PATCHED = {  # what heads do where nothing is kept
@@ -360,9 +360,12 @@ def explain(
     try:
         _measure_units(search, recovery, units, decided, controls, seed, measured, progress)
     except (OutOfTime, KeyboardInterrupt):
-        tried = f"{len(measured.scores)} of {len(units)} units had been left out, each alone"
-        sets = f"{len(measured.control)} random sets tried"
-        missing.append(f"when it was stopped, {tried}, and {sets}")
+        kind = levels[-1].name if levels else "units"
+        missing.append(
+            f"when it was stopped, {len(measured.scores)} of the {len(units)} {kind} that were "
+            "found had been tested (what comes back without this one), and, for comparison, "
+            f"{len(measured.control)} of {controls} random sets of as many"
+        )
     searched = search.counterfactual
     same_prompts = searched is None or torch.equal(searched.inputs, counterfactuals.inputs)
     return Explanation(

@@ -17,9 +17,8 @@ from torch import Tensor
 from retrieval_interp.circuits.mechanisms import Mechanism, Output, WithPaths
 from retrieval_interp.circuits.paths import Places, RolePath, role_places
 from retrieval_interp.tasks import InputError, parse_role, role_name
-from retrieval_interp.tasks.roles import Roles
 from retrieval_interp.tasks.structured import from_data
-from retrieval_interp.tasks.task import Attended
+from retrieval_interp.tasks.task import Attended, Roles
 
 Patch = Literal["z", "pattern", "v"]  # what is patched: attention and values, or one of them
 PATCHES: tuple[Patch, ...] = get_args(Patch)

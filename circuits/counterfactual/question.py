@@ -28,7 +28,7 @@ from retrieval_interp.circuits.counterfactual.prompt_runs import CHANGES, Prompt
 from retrieval_interp.circuits.hooks import HookedModel
 from retrieval_interp.circuits.losses import Progress, no_progress
 from retrieval_interp.tasks import InputError
-from retrieval_interp.tasks.shown import listed
+from retrieval_interp.tasks.messages import listed
 from retrieval_interp.tasks.words.given_texts import Pair, PairsTask, SpelledTask
 
 NEAREST = 6  # tokens of the kind to which the answer is compared in a fall

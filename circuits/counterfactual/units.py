@@ -33,8 +33,7 @@ from retrieval_interp.circuits.losses import answer_hooks
 from retrieval_interp.circuits.mechanisms import ORIGINAL, Mechanism
 from retrieval_interp.circuits.paths import role_places
 from retrieval_interp.tasks import Batch, InputError, Task, parse_role, role_name
-from retrieval_interp.tasks.roles import Roles
-from retrieval_interp.tasks.task import Attended, Outputs
+from retrieval_interp.tasks.task import Attended, Outputs, Roles
 
 ALPHAS = (0.0, 0.25, 0.5, 0.75, 1.0)  # points on the way from the counterfactual to the prompt
 LEVELS = ("heads", "rows", "paths")  # of units, from coarse to fine

@@ -17,7 +17,7 @@ from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 
 from retrieval_interp.circuits.hooks import HookedModel
-from retrieval_interp.tasks.errors import InputError
+from retrieval_interp.tasks.messages import InputError
 
 
 class Weights(nn.Module):

@@ -19,7 +19,7 @@ from retrieval_interp.circuits.hooks import HookedModel, hooked, in_all_layers, 
 from retrieval_interp.circuits.losses import HookRuns, Progress, SomeRemoval, no_progress, with_cut
 from retrieval_interp.circuits.paths import attention_along
 from retrieval_interp.tasks import Batch
-from retrieval_interp.tasks.errors import check_type
+from retrieval_interp.tasks.messages import check_type
 
 Seen = dict[str, dict[int, Tensor]]  # queries, keys, values and own patterns by layer
 _NOTED = ("q", "k", "v", "pattern")

@@ -42,8 +42,7 @@ from retrieval_interp.circuits.tolerance import (
     uninformed_loss,
 )
 from retrieval_interp.tasks import Batch, Task
-from retrieval_interp.tasks.errors import check_type
-from retrieval_interp.tasks.shown import shown
+from retrieval_interp.tasks.messages import check_type, shown
 
 QUICK = 32  # examples that tell most random circuits from the given one
 _REDRAWS = 20  # in a tiny model a random circuit may equal the given one, which is no control
@@ -85,7 +84,7 @@ class LivePathScore(LiveScore):
 class PathScore(LivePathScore):
     """A path of a circuit, cut in the intact model and removed from the circuit."""
 
-    ablated_loss: float  # with the whole circuit in place except this path
+    removed_loss: float  # with the whole circuit in place except this path
     se: float
 
 
@@ -194,7 +193,7 @@ class CircuitScore:
     @property
     def spared(self) -> tuple[HeadPath, ...]:
         """Paths that can be removed, one at a time, with a loss below the limit."""
-        return tuple(row.path for row in self.paths if row.ablated_loss < self.limit)
+        return tuple(row.path for row in self.paths if row.removed_loss < self.limit)
 
 
 def score_circuit(
@@ -244,7 +243,7 @@ def score_circuit(
     paths = []
     for path, losses in removed_losses(scorer, circuit, progress):
         loss, se = Measured.of(losses)
-        paths.append(PathScore(**vars(cut[path]), ablated_loss=loss, se=se))
+        paths.append(PathScore(**vars(cut[path]), removed_loss=loss, se=se))
     combined = scorer.base_losses.mean(dim=1)  # the circuit is the base since `removed_losses`
     heads |= _empty_heads(scorer, circuit, bar, heads, progress)
     fixed = [row for row in heads.values() if row.mechanism.is_fixed]

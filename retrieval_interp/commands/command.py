@@ -22,7 +22,7 @@ from typing import Annotated, Any, NoReturn, TypeVar, cast, get_args, get_origin
 
 from retrieval_interp.storage.files import find_checkpoint, shipped_checkpoints, writable
 from retrieval_interp.storage.packaged_models import PACKAGED
-from retrieval_interp.tasks.errors import InputError, InputWarning, nearest
+from retrieval_interp.tasks.messages import InputError, InputWarning, nearest
 from retrieval_interp.tasks.structured import check_sampling
 from retrieval_interp.views.tables import terminal_width, wrapped
 
@@ -297,11 +297,11 @@ def tell_files(**files: Path | None) -> None:
 
 
 @contextlib.contextmanager
-def saying(what: str) -> Iterator[None]:
+def saying(action: str) -> Iterator[None]:
     """Show on a terminal what is being done, for as long as it takes; nothing elsewhere."""
     shown = sys.stderr.isatty()
     if shown:
-        print(f"{what} ...", end="", file=sys.stderr, flush=True)
+        print(f"{action} ...", end="", file=sys.stderr, flush=True)
     try:
         yield
     finally:

@@ -51,13 +51,13 @@ def main(argv: Sequence[str], prog: str = "retrieval-interp explore") -> None:
     from retrieval_interp.explorer.server import serve_explorer
 
     names = ["examples", "seed", "tolerance", "device"]
-    what: list[Any] = [options.ckpt]
+    opened: list[Any] = [options.ckpt]
     if options.task is not None:
-        what = [*command.load_model(options.ckpt, options.device, options.task)]
+        opened = [*command.load_model(options.ckpt, options.device, options.task)]
     if options.prompt is not None:
-        what = [command.load_model(options.ckpt, options.device)[0], options.prompt]
+        opened = [command.load_model(options.ckpt, options.device)[0], options.prompt]
         names += ["answer", "place"]
-    bench = ri.open(*what, **{name: getattr(options, name) for name in names})
+    bench = ri.open(*opened, **{name: getattr(options, name) for name in names})
     if options.circuit is not None:
         bench.load(options.circuit)
     serve_explorer(bench, options.port, options.browser)

@@ -37,7 +37,7 @@ def main(argv: Sequence[str], prog: str = "retrieval-interp list") -> None:
 
 def _tables() -> dict[str, list[list[str]]]:
     from retrieval_interp import tasks
-    from retrieval_interp.config import PRESETS
+    from retrieval_interp.presets import PRESETS
     from retrieval_interp.sweep.grid import GRIDS, SCALES
 
     tables = {

@@ -29,7 +29,7 @@ from retrieval_interp.llm.results import (
 )
 from retrieval_interp.progress import progress_bar
 from retrieval_interp.storage.files import provenance, write_json, write_whole
-from retrieval_interp.tasks.errors import InputError, InputWarning
+from retrieval_interp.tasks.messages import InputError, InputWarning
 from retrieval_interp.tasks.structured import check_fields, number
 from retrieval_interp.views.tables import terminal_width
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from retrieval_interp.commands.command import check_outputs, parse_options, saying, tell_files
 from retrieval_interp.progress import progress_bar
-from retrieval_interp.tasks.errors import InputError
+from retrieval_interp.tasks.messages import InputError
 
 
 @dataclass(frozen=True)
@@ -31,9 +31,8 @@ def main(argv: Sequence[str], prog: str = "retrieval-interp reproduce") -> None:
         raise InputError(f"--runs: expected a folder of runs, found no folder {options.runs}")
 
     with saying("loading PyTorch"):
-        from retrieval_interp.reproduce.claims import CLAIMS, judge
+        from retrieval_interp.reproduce.claims import CLAIMS, judge, table_data, table_text
         from retrieval_interp.reproduce.evidence import Evidence
-        from retrieval_interp.reproduce.table import table_data, table_text
         from retrieval_interp.storage.files import write_json
         from retrieval_interp.views.tables import terminal_width
 

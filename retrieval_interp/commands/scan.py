@@ -25,6 +25,8 @@ class ScanOptions(command.MeasuringOptions):
             model, `smollm2` or `gemma3`, hf:NAME of Hugging Face's hub, or your own, FILE.py:NAME.
         text: a file of text, cut into windows of 128 tokens; by default the task of the checkpoint.
         task: a task of your own, FILE.py:NAME.
+        examples: how many examples of a task to describe heads on, and as many others to measure
+            on; of a text each has half of the windows.
         joint: also look for the joint circuit: the heads that rules can replace together. With
             --time, half of it goes there.
         tolerance: loss that the joint circuit stays below; by default the task's, or what keeps 95%
@@ -78,7 +80,7 @@ def main(argv: Sequence[str], prog: str = "retrieval-interp scan") -> None:
     command.tell_files(numbers=options.json, circuit=options.save_circuit, report=options.report)
 
 
-def _told(items: Iterable[Any], what: str) -> Iterator[Any]:
+def _told(items: Iterable[Any], text: str) -> Iterator[Any]:
     """A bar; in a pipe it is a line a minute, from the tenth second on."""
     seldom = {} if sys.stderr.isatty() else {"delay": 10, "mininterval": 60}
-    yield from tqdm(items, desc=what, leave=False, dynamic_ncols=True, **seldom)
+    yield from tqdm(items, desc=text, leave=False, dynamic_ncols=True, **seldom)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from retrieval_interp.commands.command import parse_options, say, saying
-from retrieval_interp.tasks.errors import InputError
+from retrieval_interp.tasks.messages import InputError
 
 if TYPE_CHECKING:
     from retrieval_interp.sweep.grid import Grid
@@ -45,9 +45,9 @@ class SweepOptions:
 def main(argv: Sequence[str], prog: str = "retrieval-interp sweep") -> None:
     options = parse_options(SweepOptions, argv, prog)
     for name in ("workers", "threads"):
-        found = getattr(options, name)
-        if found is not None and not 1 <= found <= 256:
-            raise InputError(f"--{name}: expected 1 to 256, found {found}")
+        given = getattr(options, name)
+        if given is not None and not 1 <= given <= 256:
+            raise InputError(f"--{name}: expected 1 to 256, found {given}")
 
     with saying("loading PyTorch"):
         from retrieval_interp.storage.files import check_same
@@ -88,21 +88,21 @@ def _sweep(grid: "Grid", options: SweepOptions, command: str) -> dict[str, Any]:
         jobs = cells.jobs_left(out, grid, options.device, threads)
         total, finished = len(grid.cells), len(grid.cells) - len(jobs)
         before = f", {finished} of them finished before" if finished else ""
-        what = f"{grid.grid} at scale {grid.scale}, {total} cells of {grid.recipe.steps} steps"
-        say(f"{out}: {what}{before}")
+        size = f"{total} cells of {grid.recipe.steps} steps"
+        say(f"{out}: {grid.grid} at scale {grid.scale}, {size}{before}")
         bar = tqdm(total=total, initial=finished, unit="cell", disable=None, dynamic_ncols=True)
         try:
             with bar, closing(cells.run_jobs(jobs, run, workers or len(jobs) or 1)) as ended:
                 for job, future in ended:
                     if error := future.exception():
                         failed[job.name] = "".join(traceback.format_exception(error))
-                        said = f"failed: {' '.join(str(error).split())[:500]}"
+                        result = f"failed: {' '.join(str(error).split())[:500]}"
                     else:
                         finished += 1
-                        said = f"validation {grid.recipe.task.loss_name} {future.result():.4f}"
+                        result = f"validation {grid.recipe.task.loss_name} {future.result():.4f}"
                     write_summary()
                     with bar.external_write_mode():
-                        say(f"{job.name}: {said}; {finished} of {total} cells finished")
+                        say(f"{job.name}: {result}; {finished} of {total} cells finished")
                     bar.update()
             return write_summary()
         except KeyboardInterrupt:

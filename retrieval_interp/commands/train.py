@@ -9,7 +9,8 @@ from tqdm.auto import tqdm
 
 import retrieval_interp as ri
 from retrieval_interp.commands.command import parse_parts, say, saying
-from retrieval_interp.config import PRESETS, Recipe
+from retrieval_interp.config import Recipe
+from retrieval_interp.presets import PRESETS
 from retrieval_interp.storage.files import last_step
 
 

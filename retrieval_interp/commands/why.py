@@ -72,8 +72,8 @@ def main(argv: Sequence[str], prog: str = "retrieval-interp why") -> None:
 
         if texts:
             read_pairs(texts[0], None, *texts[1:])  # before a model is loaded
-        own = None if options.task == _NAMES else options.task
-        model, task = command.load_model(options.model, options.device, own)
+        own_task = None if options.task == _NAMES else options.task
+        model, task = command.load_model(options.model, options.device, own_task)
         if texts:
             pairs = read_pairs(texts[0], _tokenizer(options.tokenizer, model), *texts[1:])
             task = ri.PairsTask(pairs, model.tokenizer)
@@ -99,8 +99,8 @@ def _check(options: WhyOptions) -> None:
     kinds = ("prompt", "pairs", "task")
     asked = [name for name in kinds if getattr(options, name) not in (None, ())]
     if len(asked) > 1 or (not asked and options.model in PACKAGED):
-        found = " and ".join(asked) or "none of them"
-        raise ri.InputError(f"expected one of --prompt, --pairs and --task, found {found}")
+        given = " and ".join(asked) or "none of them"
+        raise ri.InputError(f"expected one of --prompt, --pairs and --task, found {given}")
     if options.task not in (None, _NAMES) and ".py:" not in options.task:
         raise ri.InputError(f"--task: expected {_NAMES} or FILE.py:NAME, found {options.task!r}")
     if options.counterfactual is not None and not (options.answer and options.wrong):

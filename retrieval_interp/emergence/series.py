@@ -23,6 +23,7 @@ from retrieval_interp.circuits import (
     SearchOptions,
     mean_attention,
 )
+from retrieval_interp.circuits.hooks import HookedModel
 from retrieval_interp.circuits.losses import Progress, cut_losses, no_progress
 from retrieval_interp.config import Recipe
 from retrieval_interp.storage import checkpoint
@@ -199,7 +200,7 @@ def read_series(path: Path | str) -> Series:
 
 
 @torch.no_grad()
-def measure(model: Any, task: Task, batch: Batch, circuit: Circuit, step: int) -> Snapshot:
+def measure(model: HookedModel, task: Task, batch: Batch, circuit: Circuit, step: int) -> Snapshot:
     """The attention of every path in one model, and the losses without it (section 9.1)."""
     scorer, attention = Scorer(model, task, batch), mean_attention(model, batch)
     intact = _by_symbol(scorer.base_losses)

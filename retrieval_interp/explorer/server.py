@@ -5,6 +5,7 @@ a browser names one, its own Origin: no other user of the machine, no other page
 The page comes as server-sent events. `serve` answers its messages where it was called.
 """
 
+import asyncio
 import json
 import queue
 import secrets
@@ -27,6 +28,22 @@ _POLICY = (
     "default-src 'none'; script-src 'nonce-{nonce}'; style-src 'unsafe-inline'; img-src data:; "
     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
+
+
+def open_explorer(bench: Workbench) -> Any:
+    """Return the explorer as a widget in a notebook (needs anywidget); else serve it as a page."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return serve_explorer(bench)
+    try:
+        from retrieval_interp.explorer.widget import Explorer
+    except ModuleNotFoundError as error:
+        raise InputError(
+            f"the explorer needs {error.name}, which is not installed: pip install "
+            "'retrieval-interp[notebook]'; or run retrieval-interp explore"
+        ) from None
+    return Explorer(bench)
 
 
 def serve_explorer(bench: Workbench, port: int = 0, browser: bool = True) -> None:

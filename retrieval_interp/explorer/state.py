@@ -23,11 +23,12 @@ from retrieval_interp.circuits.circuit import Head, HeadPath, RolePath, parse_he
 from retrieval_interp.circuits.counterfactual.patching import Counterfactual
 from retrieval_interp.circuits.discovery.space import propose
 from retrieval_interp.circuits.draw.layout import carrying_paths, drawn_paths
+from retrieval_interp.circuits.hooks import HookedModel
 from retrieval_interp.circuits.means import role_mean
 from retrieval_interp.circuits.mechanisms import IDENTITY, ORIGINAL, UNIFORM
 from retrieval_interp.circuits.paths import attention_by_role
 from retrieval_interp.tasks import InputError
-from retrieval_interp.tasks.shown import counted
+from retrieval_interp.tasks.messages import counted
 from retrieval_interp.views.attention import patterns_on, position_labels, role_map, role_names
 from retrieval_interp.views.page import render
 from retrieval_interp.views.report import score_parts, task_words
@@ -302,7 +303,7 @@ class Exploring:
     def _discover(self) -> None:
         task, options = self.bench.task, self.bench.search_options()
 
-        def search(model: Any) -> Circuit:
+        def search(model: HookedModel) -> Circuit:
             return Search(model, task, options).run(self._watched)
 
         self._start("searching", search, self.bench.take)
@@ -310,12 +311,12 @@ class Exploring:
     def _score(self) -> None:
         measured = self.bench.task, self.bench.circuit, self.bench.batch, self.bench.stated
 
-        def score(model: Any) -> CircuitScore:
+        def score(model: HookedModel) -> CircuitScore:
             return score_circuit(model, *measured, progress=self._watched)
 
         self._start("scoring", score, self.bench.take_score)
 
-    def _start(self, what: str, work: Callable[[Any], T], take: Callable[[T], Any]) -> None:
+    def _start(self, action: str, work: Callable[[Any], T], take: Callable[[T], Any]) -> None:
         """Work with a copy of the model in a thread, and take what it gives in this one."""
 
         def end(done: "Future[T]") -> str:
@@ -323,11 +324,11 @@ class Exploring:
             try:
                 take(done.result())
             except KeyboardInterrupt as stop:
-                raise InputError(str(stop) or f"{what}: cancelled") from None
+                raise InputError(str(stop) or f"{action}: cancelled") from None
             reason = self.bench.circuit.unfinished
             return f"unfinished: {reason}" if reason else ""
 
-        self.busy, self.cancelled, self._told = what, False, 0.0
+        self.busy, self.cancelled, self._told = action, False, 0.0
         done = self._worker.submit(work, deepcopy(self.bench.model))
         done.add_done_callback(lambda done: self.later(lambda: self._carry_out(lambda: end(done))))
 

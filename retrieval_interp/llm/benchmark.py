@@ -17,7 +17,7 @@ from inspect_ai.scorer import match
 from inspect_ai.solver import Generate, Solver, TaskState, solver
 
 from retrieval_interp.llm.results import WITH_STEPS
-from retrieval_interp.tasks.errors import InputError
+from retrieval_interp.tasks.messages import InputError
 from retrieval_interp.tasks.words import prompts
 
 _AROUND = " \t\n.\"'`“”‘’«»"  # an answer

@@ -11,23 +11,22 @@ gives to its tokens, one after the other, so
 import math
 from collections.abc import Sequence
 from itertools import product, takewhile
-from typing import Any
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from retrieval_interp.circuits.hooks import has_hooks, is_transformers, measuring
+from retrieval_interp.circuits.hooks import HookedModel, has_hooks, is_transformers, measuring
 from retrieval_interp.circuits.losses import Progress, no_progress, standard_error
 from retrieval_interp.llm.results import AccuracyRow
-from retrieval_interp.tasks.errors import InputError
+from retrieval_interp.tasks.messages import InputError
 from retrieval_interp.tasks.words.prompts import PromptTask
 from retrieval_interp.tasks.words.text_task import continuations
 
 
 def expected_accuracy(
-    model: Any,
+    model: HookedModel,
     task: PromptTask,
     questions: int = 500,
     seed: int = 0,
@@ -75,7 +74,7 @@ def expected_accuracy(
 class Reader:
     """Runs prompts with their answers, and goes on where a prompt begins as the one before."""
 
-    def __init__(self, model: Any):
+    def __init__(self, model: HookedModel):
         self.model, self.device = model, next(model.parameters()).device
         self.keeps = is_transformers(model) and not has_hooks(model)
         self.read: list[int] = []  # the last prompt, with its keys and values by layer

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from retrieval_interp.storage.files import read_text
-from retrieval_interp.tasks.errors import InputError, printable
+from retrieval_interp.tasks.messages import InputError, printable
 from retrieval_interp.tasks.structured import from_data, read_json
 from retrieval_interp.views.tables import text_table
 
@@ -48,18 +48,22 @@ class AccuracyRow:
 
 def read_results(paths: Iterable[Path]) -> list[AccuracyRow]:
     """The results in files, or in the files of folders, by formulation, D and model."""
-    found: dict[tuple[str, str], tuple[Path, AccuracyRow]] = {}
+    by_label: dict[tuple[str, str], tuple[Path, AccuracyRow]] = {}
     for path in paths:
+        if not path.exists():
+            raise InputError(f"{path}: expected a log or a file of llm score, found no such file")
         files = sorted(path.rglob("*.eval")) if path.is_dir() else [path]
         for place, result in ((file, result) for file in files for result in _read(file)):
-            first = found.setdefault((result.asked, result.label), (place, result))
+            first = by_label.setdefault((result.asked, result.label), (place, result))
             if first[1] is not result:
                 raise InputError(
                     f"{place}: expected one log per model, formulation and D, found "
                     f"{result.asked}, {result.label} in {first[0]} too; leave one out"
                 )
-    rows = sorted((row for _, row in found.values()), key=lambda row: (row.steps or 0, row.asked))
-    return sorted(rows, key=lambda row: FORMULATIONS.index(row.formulation))
+    rows = [row for _, row in by_label.values()]
+    return sorted(
+        rows, key=lambda row: (FORMULATIONS.index(row.formulation), row.steps or 0, row.asked)
+    )
 
 
 def _read(path: Path) -> Iterable[AccuracyRow]:

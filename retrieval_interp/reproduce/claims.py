@@ -4,15 +4,16 @@ is reproduced.
 
 import itertools
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from operator import attrgetter
-from typing import Any, Literal, NamedTuple, cast
+from typing import Any, Literal, NamedTuple, cast, get_args
 
 from retrieval_interp.circuits import HeadPath, RolePath
 from retrieval_interp.circuits.flow import causal_depth, delivered, least_depth, paper_bound
-from retrieval_interp.config import PAPER, Recipe, departures
+from retrieval_interp.config import Recipe
 from retrieval_interp.emergence.series import (
     Crossing,
     Series,
@@ -20,11 +21,13 @@ from retrieval_interp.emergence.series import (
     loss_emergence,
     path_emergence,
 )
+from retrieval_interp.presets import PAPER, departures
 from retrieval_interp.reproduce import paper
 from retrieval_interp.reproduce.evidence import BY_HAND, LOSS_EXAMPLES, Evidence, Trained, Worth
 from retrieval_interp.sweep.findings import UNLEARNED, above_text, order_text
 from retrieval_interp.tasks import RetrievalTask
 from retrieval_interp.tasks.structured import from_data, to_data
+from retrieval_interp.views.tables import range_text, text_table, wrapped
 
 Verdict = Literal["reproduced", "reproduced at smaller scale", "not reproduced", "not run"]
 NEAR_PERFECT = 0.95  # accuracy of a model that solves a formulation (C1); a choice of ours
@@ -34,7 +37,7 @@ ALL = ("transformer-a", "transformer-b", "transformer-c", "small")
 Summary = dict[str, Any]  # of a grid
 
 
-class Found(NamedTuple):
+class ClaimRow(NamedTuple):
     """One of our numbers, or what would make it."""
 
     run: str  # what it comes from, in short
@@ -52,12 +55,12 @@ class Answer(NamedTuple):
     conditions: Mapping[str, bool | None]
     why: str = ""  # if not reproduced: the paper's finding, ours, and what makes the difference
 
-    def found(self, run: str, scale: str, command: str, smaller: bool = False) -> Found:
+    def row(self, run: str, scale: str, command: str, smaller: bool = False) -> ClaimRow:
         """The row of a run."""
         if not all(self.conditions.values()):
-            return Found(run, scale, command, self.ours, "not reproduced", self.why)
+            return ClaimRow(run, scale, command, self.ours, "not reproduced", self.why)
         verdict: Verdict = "reproduced at smaller scale" if smaller else "reproduced"
-        return Found(run, scale, command, self.ours, verdict)
+        return ClaimRow(run, scale, command, self.ours, verdict)
 
 
 class Claim(NamedTuple):
@@ -66,40 +69,44 @@ class Claim(NamedTuple):
     claim: str
     where: str
     paper: str
-    find: Callable[[Evidence], Iterator[Found]]
+    find: Callable[[Evidence], Iterator[ClaimRow]]
     rule: str = ""  # how the verdict is reached, if the paper's number does not say it
 
 
-def judge(evidence: Evidence, only: Sequence[str] = ()) -> dict[str, list[Found]]:
-    """What was found on some claims, by default on all."""
+Judged = Mapping[str, Sequence[ClaimRow]]  # by claim, as `judge` returns it
+
+
+def judge(evidence: Evidence, only: Sequence[str] = ()) -> dict[str, list[ClaimRow]]:
+    """Our numbers for some claims, by default for all."""
     return {name: list(CLAIMS[name].find(evidence)) for name in only or CLAIMS}
 
 
-def _in_words(evidence: Evidence) -> Iterator[Found]:
-    found = evidence.answers()
-    if found is None:
+def _in_words(evidence: Evidence) -> Iterator[ClaimRow]:
+    answers = evidence.answers()
+    if answers is None:
         command = f"{MODULE} llm score --json {evidence.runs / 'llm.json'}"
-        yield Found("a language model", "", command)
+        yield ClaimRow("a language model", "", command)
         return
-    by_model = itertools.groupby(sorted(found[0], key=attrgetter("asked")), attrgetter("asked"))
+    all_rows, made_by = answers
+    by_model = itertools.groupby(sorted(all_rows, key=attrgetter("asked")), attrgetter("asked"))
     for asked, rows in ((asked, [*rows]) for asked, rows in by_model):
-        said = []
+        sentences = []
         for formulation, group in itertools.groupby(rows, attrgetter("formulation")):
             same = [*group]
             steps = ", ".join(str(row.steps) for row in same if row.steps)
             values = ", ".join(f"{row.accuracy:.0%} +- {row.stderr:.0%}" for row in same)
             of = f"{formulation} D = {steps}" if steps else formulation
-            said.append(f"{of}: {values} (chance {same[0].chance:.0%})")
+            sentences.append(f"{of}: {values} (chance {same[0].chance:.0%})")
         holds = {"solved": all(row.accuracy >= NEAR_PERFECT for row in rows)}
-        answer = Answer("; ".join(said), holds)
+        answer = Answer("; ".join(sentences), holds)
         least, most = (f(row.questions for row in rows) for f in (min, max))
         scale = f"{least} to {most}" if least < most else f"{most}"
-        commands = dict.fromkeys(row.command or found[1] for row in rows)
+        commands = dict.fromkeys(row.command or made_by for row in rows)
         scale += " questions each (500)"
-        yield answer.found(asked, scale, "; ".join(commands), smaller=True)
+        yield answer.row(asked, scale, "; ".join(commands), smaller=True)
 
 
-def _depth(_: Evidence) -> Iterator[Found]:
+def _depth(_: Evidence) -> Iterator[ClaimRow]:
     causal, unmasked = ([least_depth(d, causal) for d in range(1, 17)] for causal in (True, False))
     holds = all(
         causal_depth(d) == exact >= least >= paper_bound(d)
@@ -109,13 +116,14 @@ def _depth(_: Evidence) -> Iterator[Found]:
     sharper = "; ".join(depths)
     ours = f"holds for D = 1..16, and is not tight: {sharper} with the causal mask"
     command, proofs = f"{MODULE} bound --steps 1 3 4 16", "proofs in docs/depth.md"
-    yield Answer(ours, {"holds": holds}).found("simulated for D = 1..16", proofs, command)
+    yield Answer(ours, {"holds": holds}).row("simulated for D = 1..16", proofs, command)
 
 
-def _of_grid(name: str, say: Callable[[Summary], Answer], evidence: Evidence) -> Iterator[Found]:
-    summaries = [found for file in (name, f"{name}-5") if (found := evidence.grid(file))]
+def _of_grid(name: str, say: Callable[[Summary], Answer], evidence: Evidence) -> Iterator[ClaimRow]:
+    summaries = [grid for file in (name, f"{name}-5") if (grid := evidence.grid(file))]
     if not summaries:
-        yield Found(PAPER_SCALE, "", f"{MODULE} sweep --grid {name} --out {evidence.runs / name}")
+        command = f"{MODULE} sweep --grid {name} --out {evidence.runs / name}"
+        yield ClaimRow(PAPER_SCALE, "", command)
     for summary, command in summaries:
         answer, recipe = say(summary), summary["recipe"]
         task, model = recipe["task"], recipe["model"]
@@ -126,7 +134,7 @@ def _of_grid(name: str, say: Callable[[Summary], Answer], evidence: Evidence) ->
             f"heads {model['heads']}, MLPs {'on' if model['mlp'] else 'off'}, base {task['base']:g}"
         )
         run, scale = (PAPER_SCALE, "") if whole else (summary["scale"], scale)
-        yield answer.found(run, scale, command, smaller=not whole)
+        yield answer.row(run, scale, command, smaller=not whole)
 
 
 def _nothing_learned(summary: Summary) -> Answer:
@@ -159,12 +167,12 @@ def _later_needs_depth(summary: Summary) -> Answer:
 
 def _of_models(
     names: Sequence[str], say: Callable[[Trained], Answer], evidence: Evidence, trains: bool = False
-) -> Iterator[Found]:
+) -> Iterator[ClaimRow]:
     """The command of a row finds the circuit, or trains the transformer."""
     for name, how in itertools.product(names, ("",) if trains else ("", BY_HAND)):
         if (trained := evidence.trained(name, how)) is None:
             train = f"{MODULE}.train --preset {name} --out {evidence.runs / name}"
-            yield from () if how else (Found(name, "", train),)
+            yield from () if how else (ClaimRow(name, "", train),)
             continue
         recorded = trained.checkpoint.training.get("recipe")
         if isinstance(recorded, dict):  # its task is the checkpoint's, which has a name
@@ -172,7 +180,7 @@ def _of_models(
         recipe: Recipe = from_data(Recipe, recorded, f"{name}: recipe")
         scale, smaller = _model_scale(recipe, PAPER["transformer-a" if name == "small" else name])
         command = f"{MODULE}.train --preset {name}" if trains else trained.circuit_command
-        yield say(trained).found(f"{name}, by hand" if how else name, scale, command, smaller)
+        yield say(trained).row(f"{name}, by hand" if how else name, scale, command, smaller)
 
 
 def _model_scale(recipe: Recipe, papers: Recipe) -> tuple[str, bool]:
@@ -224,7 +232,7 @@ def costs_of_paths(worth: Worth) -> Answer:
         f"{len(inside)} of {len(later)} later paths inside: {costs}",
         conditions,
         f"the paper's circuits lose less than {paper.SUFFICIENT:g}, and without a later path "
-        f"{paper.range_text(paper.PATHS)}; this one loses {worth.combined_loss:.2f}, and "
+        f"{range_text(paper.PATHS)}; this one loses {worth.combined_loss:.2f}, and "
         f"{len(cheap)} of {len(later)} paths cost less; {_shared(worth)}",
     )
 
@@ -258,13 +266,16 @@ def _learned_with_circuit(trained: Trained) -> Answer:
     return Answer(ours, {**conditions, "holds": loss <= paper.D_SUFFICIENT})
 
 
-def _of_series(evidence: Evidence) -> Iterator[Found]:
+def _of_series(evidence: Evidence) -> Iterator[ClaimRow]:
     for name, smaller in (("transformer-d", False), ("small", True)):
         scale, run = "smaller" if smaller else PAPER_SCALE, evidence.runs / name
-        if (found := evidence.series(name)) is None:
-            yield Found(name, scale, f"{MODULE} emergence --run {run} --json {run}.emergence.json")
+        measured = evidence.series(name)
+        if measured is None:
+            command = f"{MODULE} emergence --run {run} --json {run}.emergence.json"
+            yield ClaimRow(name, scale, command)
         else:
-            yield heads_emerge(found[0]).found(name, scale, found[1], smaller)
+            series, command = measured
+            yield heads_emerge(series).row(name, scale, command, smaller)
 
 
 def heads_emerge(series: Series) -> Answer:
@@ -372,8 +383,8 @@ CLAIMS = {
     "C8": Claim(
         "every path is necessary",
         "appendix E",
-        f"{paper.range_text(paper.PATHS)} without it (first useful layer: "
-        f"{paper.range_text(paper.FIRST_LAYER)})",
+        f"{range_text(paper.PATHS)} without it (first useful layer: "
+        f"{range_text(paper.FIRST_LAYER)})",
         partial(_of_models, ALL, lambda trained: costs_of_paths(trained.worth)),
         "reproduced if the first useful layer and all later paths lie inside, to two decimals",
     ),
@@ -397,3 +408,36 @@ CLAIMS = {
         "reproduced if all four conditions hold (docs/emergence.md)",
     ),
 }
+
+
+def table_text(judged: Judged, width: int = 100) -> str:
+    """The claims with the paper's number and ours, one block per claim; then all verdicts."""
+    lines, cells = list[str](), list[list[str]]()
+    for name, rows in judged.items():
+        claim = CLAIMS[name]
+        lines += wrapped(f"{name}  {claim.claim} ({claim.where})", width, 4)
+        items = [f"paper: {claim.paper}", *([f"judged: {claim.rule}"] if claim.rule else [])]
+        for row in rows:
+            # A command is broken at spaces alone, so that it can be copied.
+            scale = f"{row.run}: {row.scale}" if row.scale else row.run
+            verdict = f"{row.verdict}: {row.why}" if row.why else row.verdict
+            items += [f"{scale}: {row.ours or '-'}", f"{verdict}  [{row.command}]"]
+        for item in items:
+            lines += [f"    {line}" for line in wrapped(item, width - 4, 4)]
+        lines.append("")
+        heads = [[name, claim.claim]] + [["", ""]] * (len(rows) - 1)
+        cells += [[*head, row.run, row.verdict] for head, row in zip(heads, rows)]
+    lines += text_table(["", "claim", "run", "verdict"], cells, width=width)
+    verdicts = Counter(row[-1] for row in cells)
+    counts = ", ".join(f"{verdicts[name]} {name}" for name in get_args(Verdict) if verdicts[name])
+    return "\n".join([*lines, "", f"{len(cells)} rows: {counts}"])
+
+
+def table_data(judged: Judged) -> list[dict[str, Any]]:
+    """A row for each of our numbers, for JSON."""
+    keys = ["claim", "where", "paper", "rule"]
+    return [
+        {"id": name, **{key: getattr(CLAIMS[name], key) for key in keys}, **row._asdict()}
+        for name, rows in judged.items()
+        for row in rows
+    ]

@@ -1,4 +1,4 @@
-"""Numbers of the paper with which ours are compared; loads nothing."""
+"""Numbers of the paper with which ours are compared."""
 
 LEARNED = 0.01  # section 8.2: validation MSE of A, B and C
 SUFFICIENT = 0.05  # appendix E: MSE with all heads replaced
@@ -7,8 +7,3 @@ FIRST_LAYER = (0.05, 0.10)  # without one of the first useful layer
 HEADS = 4  # section 8.2: useful heads of A, B and C
 D_LEARNED = 0.031  # section 9.2: validation MSE of D
 D_SUFFICIENT = 0.045  # the same with its circuit in place
-
-
-def range_text(within: tuple[float, float]) -> str:
-    """`0.17 to 0.89`."""
-    return f"{within[0]:g} to {within[1]:g}"

@@ -32,7 +32,7 @@ from retrieval_interp.model import choose_device, empty_weights, tokenizer_of
 from retrieval_interp.storage import files
 from retrieval_interp.storage.files import shipped_checkpoints as shipped_checkpoints
 from retrieval_interp.tasks import InputError, Task, TrainingTask
-from retrieval_interp.tasks.errors import check_type
+from retrieval_interp.tasks.messages import check_type
 from retrieval_interp.tasks.structured import from_data, from_json, to_data
 
 _KEY = "retrieval_interp"

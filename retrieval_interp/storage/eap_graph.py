@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from retrieval_interp.circuits.counterfactual.explanation import Explanation
+from retrieval_interp.circuits.hooks import HookedModel
 from retrieval_interp.storage.files import read_text
 from retrieval_interp.tasks import InputError
 from retrieval_interp.tasks.structured import read_json
 
 
-def eap_graph(why: Explanation, model: Any) -> dict[str, Any]:
+def eap_graph(why: Explanation, model: HookedModel) -> dict[str, Any]:
     """Return the heads of an explanation as a graph, for `Graph.from_json` of EAP-IG.
 
     Its heads, the input and all MLPs are in the graph, with every edge between them. The score of a

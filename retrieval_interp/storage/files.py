@@ -10,7 +10,7 @@ from importlib import metadata, resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from retrieval_interp.tasks.errors import InputError, nearest
+from retrieval_interp.tasks.messages import InputError, nearest
 from retrieval_interp.tasks.structured import from_data
 
 if TYPE_CHECKING:

@@ -35,7 +35,7 @@ from retrieval_interp.emergence.series import in_order, loss_crossings
 from retrieval_interp.storage import files
 from retrieval_interp.storage.checkpoint import read_metrics, read_tensors
 from retrieval_interp.sweep.grid import Cell, Grid
-from retrieval_interp.tasks.errors import InputError
+from retrieval_interp.tasks.messages import InputError
 from retrieval_interp.tasks.structured import from_json, to_data
 from retrieval_interp.training import keep_freed_memory, train_model
 

@@ -6,7 +6,8 @@ docs/reproduction.md says what the small scales can show and what they cannot.
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple
 
-from retrieval_interp.config import PRESETS, Recipe
+from retrieval_interp.config import Recipe
+from retrieval_interp.presets import PRESETS
 from retrieval_interp.tasks import InputError
 
 GRIDS = {

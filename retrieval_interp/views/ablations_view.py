@@ -3,7 +3,7 @@
 from retrieval_interp.circuits.circuit import Head
 from retrieval_interp.circuits.scores.score import Ablations
 from retrieval_interp.tasks import Task
-from retrieval_interp.tasks.shown import counted
+from retrieval_interp.tasks.messages import counted
 from retrieval_interp.views.page import View, render
 from retrieval_interp.views.tables import text_table
 
@@ -32,8 +32,8 @@ def ablations_view(ablations: Ablations, task: Task) -> View:
     cost = ablations.head_costs
     cells = []
     for head in sorted(cost):
-        each = ", ".join(f"{kind} {loss:.4f}" for loss, kind in losses[head])
-        cells.append({"cost": cost[head], "title": f"{head}: {each}"})
+        by_kind = ", ".join(f"{kind} {loss:.4f}" for loss, kind in losses[head])
+        cells.append({"cost": cost[head], "title": f"{head}: {by_kind}"})
     header = ["path", "meaning", "attention", f"{task.loss_name}, cut live", "rises by"]
     html = render(
         "ablations.html",
@@ -48,8 +48,8 @@ def ablations_view(ablations: Ablations, task: Task) -> View:
     )
     costs = sorted(cost.items(), key=lambda pair: -pair[1])[:_HEADS]
     heads = ", ".join(f"{head} {min(losses[head])[1]} {value:+.4f}" for head, value in costs)
-    said = [f"intact loss {intact:.4f}", f"heads replaced by what costs least: {heads}", ""]
+    lines = [f"intact loss {intact:.4f}", f"heads replaced by what costs least: {heads}", ""]
     left_out = len(ablations.paths) - len(rows)
-    more = [f"... and {counted(left_out, 'path')} that cost less"] if left_out else []
-    text = "\n".join([*said, *text_table(header, rows), *more])
+    cheaper = [f"... and {counted(left_out, 'path')} that cost less"] if left_out else []
+    text = "\n".join([*lines, *text_table(header, rows), *cheaper])
     return View("Every head and path, one at a time", html, text, ablations)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from retrieval_interp.circuits import Circuit, Head, HeadPath, RolePath
 from retrieval_interp.circuits.fits import check_devices
-from retrieval_interp.circuits.hooks import is_causal
+from retrieval_interp.circuits.hooks import HookedModel, is_causal
 from retrieval_interp.circuits.means import read_patterns
 from retrieval_interp.tasks import Batch, InputError, Task
 from retrieval_interp.tasks.task import named_positions
@@ -20,7 +20,7 @@ _STRONG = 0.25  # mean attention of the paths that the text lists
 
 
 def attention_view(
-    model: Any,
+    model: HookedModel,
     task: Task,
     batch: Batch,
     examples: Sequence[int] = (0,),
@@ -44,11 +44,11 @@ def attention_view(
     n_layers = model.cfg.n_layers
     chosen = checked(examples, len(batch), "example")
     layers = checked(range(n_layers) if layers is None else layers, n_layers, "layer")
-    some = batch[chosen]
-    every = patterns_on(model, some, circuit)
+    examples_shown = batch[chosen]
+    every = patterns_on(model, examples_shown, circuit)
     patterns = torch.cat([every[layer] for layer in layers], dim=1)
     heads = [str(Head(layer, head)) for layer in layers for head in range(model.cfg.n_heads)]
-    labels = [position_labels(model, task, some, place) for place in range(len(chosen))]
+    labels = [position_labels(model, task, examples_shown, place) for place in range(len(chosen))]
     html = render(
         "attention.html",
         name=f"attention-{uuid.uuid4().hex[:12]}",
@@ -66,7 +66,7 @@ def attention_view(
 
 
 def patterns_on(
-    model: Any, batch: Batch, circuit: Circuit | None = None
+    model: HookedModel, batch: Batch, circuit: Circuit | None = None
 ) -> list[Float[Tensor, "example head dest src"]]:
     """Each layer's attention, of the intact model or with a circuit in place, on the CPU."""
     return read_patterns(model, batch, lambda pattern: pattern.float().cpu(), circuit)
@@ -77,7 +77,7 @@ def thousandths(attention: Tensor) -> Any:
     return attention.mul(1000).round().int().tolist()
 
 
-def position_labels(model: Any, task: Task, batch: Batch, example: int) -> list[str]:
+def position_labels(model: HookedModel, task: Task, batch: Batch, example: int) -> list[str]:
     """As the task says; where it has no words for tokens, those of the model's tokenizer."""
     tokenizer = getattr(model, "tokenizer", None)
     own = type(task).position_labels is not Task.position_labels or task.vocabulary
@@ -86,13 +86,13 @@ def position_labels(model: Any, task: Task, batch: Batch, example: int) -> list[
     return named_positions(task, batch, example, lambda token: tokenizer.decode([token]).strip())
 
 
-def checked(chosen: Sequence[int], count: int, what: str) -> list[int]:
+def checked(chosen: Sequence[int], count: int, name: str) -> list[int]:
     """Numbers of layers or examples, if there are so many."""
     for number in chosen:
         if type(number) is not int or not 0 <= number < count:
-            raise InputError(f"{what}: expected 0 to {count - 1}, found {number!r:.40}")
+            raise InputError(f"{name}: expected 0 to {count - 1}, found {number!r:.40}")
     if not chosen:
-        raise InputError(f"{what}: expected at least one, found none")
+        raise InputError(f"{name}: expected at least one, found none")
     return list(chosen)
 
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from markupsafe import Markup
 
 from retrieval_interp.storage.files import writable, write_whole
-from retrieval_interp.tasks.shown import SHOWN_BY
+from retrieval_interp.tasks.messages import SHOWN_BY
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -69,7 +69,7 @@ def render(template: str, **values: Any) -> Markup:
 def record_rows(record: Mapping[str, Any]) -> list[tuple[str, str]]:
     """How numbers were computed, one fact per row."""
     versions = ", ".join(" ".join(pair) for pair in record.get("versions", {}).items())
-    return [(what, text) for what, text in {**record, "versions": versions}.items() if text]
+    return [(key, text) for key, text in {**record, "versions": versions}.items() if text]
 
 
 def unbroken(text: str) -> Markup:

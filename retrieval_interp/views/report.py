@@ -11,12 +11,14 @@ from retrieval_interp.circuits import CircuitScore, mean_attention
 from retrieval_interp.circuits.draw.layout import role_order, worth_of_paths
 from retrieval_interp.circuits.draw.svg import draw_circuit
 from retrieval_interp.circuits.flow import describe_flow
+from retrieval_interp.circuits.hooks import HookedModel
 from retrieval_interp.storage.files import provenance
 from retrieval_interp.tasks import Batch, Task
-from retrieval_interp.tasks.shown import counted, listed
+from retrieval_interp.tasks.messages import counted, listed
 from retrieval_interp.views import score_text
 from retrieval_interp.views.attention import attention_view, position_labels, role_maps
-from retrieval_interp.views.page import record_rows, render
+from retrieval_interp.views.page import View, record_rows, render
+from retrieval_interp.views.tables import terminal_width, wrapped
 
 _MOST_EXAMPLES = 8
 _MOST_NUMBERS = 1_000_000  # attention weights in the page; large models show fewer examples
@@ -25,7 +27,7 @@ _LONGEST = 160  # positions of the example shown
 
 def render_report(
     score: CircuitScore,
-    model: Any,
+    model: HookedModel,
     task: Task,
     batch: Batch,
     training: Mapping[str, Any],
@@ -43,8 +45,8 @@ def render_report(
     """
     attention, order = mean_attention(model, batch).cpu(), role_order(batch)
     paths = list(score.circuit.every_path())
-    each = model.cfg.n_layers * model.cfg.n_heads * batch.inputs.shape[1] ** 2
-    shown = max(1, min(_MOST_EXAMPLES, len(batch), _MOST_NUMBERS // each))
+    weights_each = model.cfg.n_layers * model.cfg.n_heads * batch.inputs.shape[1] ** 2
+    shown = max(1, min(_MOST_EXAMPLES, len(batch), _MOST_NUMBERS // weights_each))
     record = {
         **provenance(command),
         "examples": f"{score.examples} of the test split, seed {seed}; searches draw from another "
@@ -69,11 +71,28 @@ def render_report(
     return str(page)
 
 
+def score_view(
+    score: CircuitScore,
+    model: HookedModel,
+    task: Task,
+    order: Sequence[int],
+    batch: Batch,
+    title: str,
+    note: str = "",
+) -> View:
+    """A score as a table and its verdict, drawn in a notebook; or `note` in the verdict's place."""
+    width = terminal_width(piped=0) or None
+    prose = wrapped(note or score_text.verdict(score, task), width or 80)
+    text = "\n".join([score_text.score_table(score, task, width), *prose])
+    parts = score_parts(score, model, task, order, batch)
+    return View(title, render("scored.html", parts=parts, note=note), text, score)
+
+
 def score_drawing(
     score: CircuitScore, n_layers: int, task: Task, order: Sequence[int], batch: Batch
 ) -> str:
     """A scored circuit as SVG: what each path is worth, and which heads it enables."""
-    losses = {row.path: row.ablated_loss for row in score.paths}
+    losses = {row.path: row.removed_loss for row in score.paths}
     intact, uninformed = score.baseline_loss, score.uninformed_loss
     return draw_circuit(
         score.circuit,
@@ -87,18 +106,18 @@ def score_drawing(
 
 
 def score_parts(
-    score: CircuitScore, model: Any, task: Task, order: Sequence[int], batch: Batch
+    score: CircuitScore, model: HookedModel, task: Task, order: Sequence[int], batch: Batch
 ) -> dict[str, Any]:
     """What the macros of `score.html` show."""
-    n_layers, said = model.cfg.n_layers, [score_text.verdict(score, task)]
+    n_layers, sentences = model.cfg.n_layers, [score_text.verdict(score, task)]
     if task.graph is not None and score.circuit.mechanisms:
-        said.append(describe_flow(score.circuit, n_layers, model.cfg.n_heads))
+        sentences.append(describe_flow(score.circuit, n_layers, model.cfg.n_heads))
     return {
         "score": score,
         "finding": score_text.finding(score),
         "scale": f"{task.loss_meaning}; measured on {score.examples} examples",
         "mechanisms": score_text.mechanism_words(row.mechanism for row in score.heads),
-        "verdict": " ".join(said),
+        "verdict": " ".join(sentences),
         "good": score.minimal and len(score.circuit.mechanisms) == len(score.heads),
         "drawing": Markup(score_drawing(score, n_layers, task, order, batch)),
         "losses": score_text.loss_lines(score),
@@ -110,19 +129,19 @@ def score_parts(
     }
 
 
-def task_words(model: Any, task: Task, batch: Batch) -> str:
+def task_words(model: HookedModel, task: Task, batch: Batch) -> str:
     """The task in two sentences."""
     description = score_text.describe(model, task)
-    both = zip(task.role_labels, task.role_names)
-    roles = [f"{label} ({name})" if label != name else name for label, name in both]
+    labelled = zip(task.role_labels, task.role_names)
+    roles = [f"{label} ({name})" if label != name else name for label, name in labelled]
     n_chains, n_positions = batch.roles.shape[1], batch.inputs.shape[1]
     asks = f"{counted(n_positions, 'position')} and asks {counted(n_chains, 'question')}"
-    said = f"{description[:1].upper()}{description[1:]}. An example has {asks}"
-    return f"{said}; the roles of a question are {listed(roles, 'and')}."
+    begins = f"{description[:1].upper()}{description[1:]}. An example has {asks}"
+    return f"{begins}; the roles of a question are {listed(roles, 'and')}."
 
 
 def example_sequence(
-    model: Any, task: Task, batch: Batch, order: Sequence[int]
+    model: HookedModel, task: Task, batch: Batch, order: Sequence[int]
 ) -> list[dict[str, str]]:
     """The positions of the first example, with the roles that its first question gives them."""
     chain = batch.roles[0, 0].tolist()

@@ -9,11 +9,11 @@ from typing import Any
 
 import torch
 
-from retrieval_interp.circuits.hooks import is_causal
+from retrieval_interp.circuits.hooks import HookedModel, is_causal
 from retrieval_interp.circuits.mechanisms import Mechanism
 from retrieval_interp.circuits.scan import HeadScan, Scan
 from retrieval_interp.circuits.tolerance import is_better, unlearned_text
-from retrieval_interp.tasks.shown import counted
+from retrieval_interp.tasks.messages import counted
 from retrieval_interp.views.attention import patterns_on, position_labels
 from retrieval_interp.views.page import View, record_rows, render
 from retrieval_interp.views.score_text import mechanism_words
@@ -195,7 +195,7 @@ def scan_text(scan: Scan, width: int | None = None) -> str:
     return "\n".join(lines)
 
 
-def scan_view(scan: Scan, model: Any, record: Mapping[str, Any] | None = None) -> View:
+def scan_view(scan: Scan, model: HookedModel, record: Mapping[str, Any] | None = None) -> View:
     """A scan as a page or in a notebook; `record` says how it was made.
 
     A table of layers by heads has what the rule in a head's place costs: colours are those of

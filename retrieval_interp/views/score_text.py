@@ -8,19 +8,20 @@ from typing import Any
 
 from retrieval_interp.circuits import CircuitScore, HeadPath, Mechanism
 from retrieval_interp.circuits.circuit import interchangeable
+from retrieval_interp.circuits.hooks import HookedModel
 from retrieval_interp.circuits.scores.enabling import Enabled
 from retrieval_interp.circuits.scores.score import QUICK, LivePathScore, PathScore, RedundantScore
 from retrieval_interp.circuits.tolerance import unlearned_text
 from retrieval_interp.config import ModelConfig
-from retrieval_interp.reproduce.paper import FIRST_LAYER, PATHS, SUFFICIENT, range_text
+from retrieval_interp.reproduce.paper import FIRST_LAYER, PATHS, SUFFICIENT
 from retrieval_interp.tasks import RetrievalTask, Task
-from retrieval_interp.tasks.shown import counted, listed
-from retrieval_interp.views.tables import text_table, with_error, wrapped
+from retrieval_interp.tasks.messages import counted, listed
+from retrieval_interp.views.tables import range_text, text_table, with_error, wrapped
 
 JsonRow = dict[str, Any]
 
 
-def describe(model: Any, task: Task) -> str:
+def describe(model: HookedModel, task: Task) -> str:
     """The task and the sizes of a hooked model in one line."""
     cfg = model.cfg
     return describe_config(ModelConfig(cfg.n_layers, cfg.n_heads, cfg.d_model, cfg.d_head), task)
@@ -58,7 +59,7 @@ def _path_row(row: LivePathScore, score: CircuitScore, task: Task | None) -> Jso
     if isinstance(row, PathScore):
         # In a circuit that does not work, leaving out any path gives a high loss.
         carries = score.sufficient and row.path not in score.spared
-        data |= _fields(row, "ablated_loss se") | {"carries": carries}
+        data |= _fields(row, "removed_loss se") | {"carries": carries}
     does = ["carries"] * bool(data.get("carries")) + serves(row.enables, names)
     if not does and score.reachable:
         does = [_NEEDED[row.needed]]
@@ -70,16 +71,16 @@ def _redundant_row(row: RedundantScore, score: CircuitScore, task: Task | None) 
     data = _live(row, row.paths[0], score, task) | _fields(row, "left_losses one_suffices")
     if row.one_suffices:
         sets = interchangeable(score.circuit.redundant, names)
-        said = next(text for text, paths in sets.items() if set(row.paths) <= set(paths))
+        suffices = next(text for text, paths in sets.items() if set(row.paths) <= set(paths))
     elif row.needed is None or None in row.suffice:
-        said = "not clear on these examples whether any one suffices"
+        suffices = "not clear on these examples whether any one suffices"
     else:
-        said = "not any one suffices" if row.needed else "none is needed on these examples"
-    left = ", ".join(f"{path.head} {loss:.4f}" for path, loss in zip(row.paths, row.left_losses))
+        suffices = "not any one suffices" if row.needed else "none is needed on these examples"
+    alone = ", ".join(f"{path.head} {loss:.4f}" for path, loss in zip(row.paths, row.left_losses))
     return data | {
         "name": row.text(names),
         "paths": [path.text(names) for path in row.paths],
-        "does": "; ".join([f"{said} (one left: {left})", *serves(row.enables, names)]),
+        "does": "; ".join([f"{suffices} (one left: {alone})", *serves(row.enables, names)]),
     }
 
 
@@ -137,7 +138,7 @@ def score_to_dict(score: CircuitScore, name: str, task: Task, seed: int) -> Json
         for row in score.heads
     ]
     return {
-        "schema": "retrieval-interp/ablate/1",
+        "schema": "retrieval-interp/ablate/2",
         "checkpoint": name,
         "task": task.to_dict(),
         "seed": seed,
@@ -164,7 +165,7 @@ def path_table(score: CircuitScore, task: Task | None = None) -> tuple[list[str]
         [
             row["name"],
             row["meaning"],
-            f"{row['ablated_loss']:.4f}" if "ablated_loss" in row else "",
+            f"{row['removed_loss']:.4f}" if "removed_loss" in row else "",
             f"{row['live_loss']:.4f}",
             row["does"],
         ]
@@ -315,15 +316,16 @@ def _emptied(score: CircuitScore, papers: bool) -> Iterator[str]:
 
 
 def _minimality(score: CircuitScore, papers: bool) -> str:
-    costs = [row.ablated_loss for row in score.paths]
-    each = f"without one of its paths it is {min(costs):.2f} to {max(costs):.2f}"
-    each = each if len(costs) > 1 else f"without its path it is {costs[0]:.2f}"
+    costs = [row.removed_loss for row in score.paths]
+    losses_text = f"without one of its paths it is {min(costs):.2f} to {max(costs):.2f}"
+    losses_text = losses_text if len(costs) > 1 else f"without its path it is {costs[0]:.2f}"
     if score.minimal:
         theirs = f" (paper: {range_text(PATHS)} per path, {range_text(FIRST_LAYER)} in the first "
         theirs = theirs + "useful layer)" if papers else ""
-        return f"Minimal, as no path can go without exceeding that: {each}{theirs}."
-    clear = [row.path for row in score.paths if row.ablated_loss + 2 * row.se < score.limit]
+        return f"Minimal, as no path can go without exceeding that: {losses_text}{theirs}."
+    clear = [row.path for row in score.paths if row.removed_loss + 2 * row.se < score.limit]
     names = ", ".join(path.text(score.circuit.role_names) for path in clear or score.spared)
     if not clear:
-        return f"Whether it is minimal is not clear on these examples, as {names} might go: {each}."
-    return f"Not minimal, as {names} can go, one at a time: {each}."
+        doubt = f"not clear on these examples, as {names} might go"
+        return f"Whether it is minimal is {doubt}: {losses_text}."
+    return f"Not minimal, as {names} can go, one at a time: {losses_text}."

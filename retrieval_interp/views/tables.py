@@ -46,6 +46,11 @@ def with_error(loss: float, se: float) -> str:
     return f"{loss:.{digits}f} +- {se:.{digits}f}"
 
 
+def range_text(within: tuple[float, float]) -> str:
+    """`0.17 to 0.89`."""
+    return f"{within[0]:g} to {within[1]:g}"
+
+
 def _digits(error: float) -> int:
     """How many digits after the decimal point a number has up to the first of its error."""
     return max(0, -math.floor(math.log10(error))) if error > 0 else 1

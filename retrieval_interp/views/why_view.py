@@ -10,7 +10,7 @@ from retrieval_interp.circuits.circuit import HeadPath
 from retrieval_interp.circuits.counterfactual.explanation import LEVEL_HEADER, Explanation
 from retrieval_interp.circuits.counterfactual.question import Place, PromptQuestion
 from retrieval_interp.circuits.counterfactual.units import Unit
-from retrieval_interp.circuits.hooks import is_causal
+from retrieval_interp.circuits.hooks import HookedModel, is_causal
 from retrieval_interp.tasks import Batch, Task
 from retrieval_interp.tasks.words.text_task import AnswerTask, token_ids
 from retrieval_interp.views.attention import checked, patterns_on, position_labels, thousandths
@@ -45,14 +45,17 @@ def _plain(value: Any, names: Sequence[str]) -> Any:
     if isinstance(value, tuple) and hasattr(value, "_asdict"):
         return {key: _plain(x, names) for key, x in value._asdict().items()}
     if isinstance(value, tuple):
-        return [_plain(each, names) for each in value]
+        return [_plain(member, names) for member in value]
     if is_dataclass(value):
-        return {key: _plain(each, names) for key, each in vars(value).items()}
+        return {key: _plain(member, names) for key, member in vars(value).items()}
     return value
 
 
 def why_view(
-    explanation: Explanation, model: Any, example: int = 0, record: Mapping[str, Any] | None = None
+    explanation: Explanation,
+    model: HookedModel,
+    example: int = 0,
+    record: Mapping[str, Any] | None = None,
 ) -> View:
     """An explanation as a page or in a notebook.
 
@@ -126,7 +129,9 @@ def question_tokens(question: PromptQuestion, tokenizer: Any) -> list[dict[str, 
     ]
 
 
-def prompt_text(task: Task, model: Any, batch: Batch, other: Batch) -> list[tuple[str, bool]]:
+def prompt_text(
+    task: Task, model: HookedModel, batch: Batch, other: Batch
+) -> list[tuple[str, bool]]:
     """A prompt as pieces of text, and whether each differs from another prompt."""
     if not isinstance(task, AnswerTask):
         return [(" ".join(position_labels(model, task, batch, 0)), False)]

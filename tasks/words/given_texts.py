@@ -15,9 +15,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from retrieval_interp.tasks.errors import InputError
+from retrieval_interp.tasks.messages import InputError, counted
 from retrieval_interp.tasks.sampling import Split
-from retrieval_interp.tasks.shown import counted
 from retrieval_interp.tasks.task import Batch, Device, Outputs, Task
 from retrieval_interp.tasks.words import text_task
 

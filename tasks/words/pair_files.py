@@ -14,7 +14,7 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
-from retrieval_interp.tasks.errors import InputError, InputWarning
+from retrieval_interp.tasks.messages import InputError, InputWarning
 from retrieval_interp.tasks.structured import from_data, read_json
 from retrieval_interp.tasks.words.given_texts import Pair
 

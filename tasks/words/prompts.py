@@ -11,12 +11,11 @@ from typing import Any, ClassVar, Literal
 
 import torch
 
-from retrieval_interp.tasks.errors import InputError
 from retrieval_interp.tasks.graph import path_graph
-from retrieval_interp.tasks.roles import role_name
+from retrieval_interp.tasks.messages import InputError
 from retrieval_interp.tasks.sampling import Split, check_draw
 from retrieval_interp.tasks.structured import check_fields, number
-from retrieval_interp.tasks.task import Batch
+from retrieval_interp.tasks.task import Batch, role_name
 from retrieval_interp.tasks.words import names
 from retrieval_interp.tasks.words.text_task import (
     END,

@@ -16,9 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from retrieval_interp.tasks.errors import InputError
+from retrieval_interp.tasks.messages import InputError, counted
 from retrieval_interp.tasks.sampling import SPLITS, Split, check_draw
-from retrieval_interp.tasks.shown import counted
 from retrieval_interp.tasks.task import Batch
 from retrieval_interp.tasks.words.text_task import (
     END,

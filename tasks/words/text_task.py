@@ -21,7 +21,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from retrieval_interp.tasks.errors import InputError, InputWarning
+from retrieval_interp.tasks.messages import InputError, InputWarning
 from retrieval_interp.tasks.sampling import Split
 from retrieval_interp.tasks.task import Batch, Device, Outputs, Task
 

@@ -1,7 +1,11 @@
-"""The exception for invalid user input, and the warning where something is left out."""
+"""What users are told: errors and warnings, the words of sentences, and how results are printed."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from difflib import get_close_matches
+from typing import Any
+
+# How a result is printed, by the name of its class: views register here, so data need no views.
+SHOWN_BY: dict[str, Callable[[Any], str]] = {}
 
 
 class InputError(ValueError):
@@ -36,3 +40,19 @@ class InputWarning(UserWarning):
 def printable(text: str) -> str:
     """Escape unprintable characters, such as terminal control codes."""
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+
+
+def shown(result: Any) -> str:
+    """Return a result as text, by the view that registered for its class."""
+    return SHOWN_BY.get(type(result).__name__, object.__repr__)(result)
+
+
+def counted(number: int, noun: str) -> str:
+    """Return a number and its noun: `1 chain`, `2 chains`."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def listed(words: Sequence[str], conjunction: str) -> str:
+    """Join words as in `A, B and C`."""
+    *others, last = words or [""]
+    return f"{', '.join(others)} {conjunction} {last}" if others else last
