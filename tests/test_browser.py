@@ -8,7 +8,6 @@ import itertools
 import threading
 from xml.etree import ElementTree
 
-import nbformat
 import pytest
 
 import retrieval_interp as ri
@@ -244,6 +243,8 @@ def test_a_circuit_is_clicked_together_without_jupyter(tmp_path):
 
 @pytest.mark.slow
 def test_a_circuit_is_clicked_together_in_jupyterlab(tmp_path):
+    import nbformat  # which takes seconds
+
     first = "import retrieval_interp as ri; bench = ri.open('small', examples=64); bench.explore()"
     notebook = nbformat.v4.new_notebook(
         cells=list(map(nbformat.v4.new_code_cell, [first, "bench.attention(2)", "bench.circuit"])),

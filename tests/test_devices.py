@@ -11,9 +11,9 @@ import torch
 import retrieval_interp as ri
 from retrieval_interp.commands.command import load_model
 from retrieval_interp.tasks.words.given_texts import NextTokenTask
-from tests.oracles import Lookup, giving, pairs, sentence_tokenizer
+from tests.oracles import Lookup, byte_pairs, giving, pairs, sentence_tokenizer
+from tests.paper_prompts import SHORTER, TEXTS
 from tests.pretended_gpu import PretendedGpu
-from tests.test_text_task import FORMULATIONS, byte_pairs
 
 sys.path.append(str(Path(__file__).parent.parent / "benchmarks"))
 import devices
@@ -107,7 +107,7 @@ def test_calls(alike, name, call):
     alike(result, call in ("steps", "train"))
 
 
-WORDS = byte_pairs()
+WORDS = byte_pairs(TEXTS)
 TASKS = [
     ri.RetrievalTask(chains=2, steps=2, dim=4),
     ri.ConditionalRetrievalTask(chains=3),
@@ -115,7 +115,7 @@ TASKS = [
     ri.EquationsTask(steps=2),
     ri.RepeatedTokensTask(6),
     Lookup(),
-    *(ri.PromptTask(prompt, WORDS) for prompt in FORMULATIONS),
+    *(ri.PromptTask(prompt, WORDS) for prompt in SHORTER),
     giving({"S2": ["Ann", "Bob", "Cid", "Dan"]}),
     ri.PairsTask(pairs({}, {}, {}, {}), sentence_tokenizer()),
     NextTokenTask([[1, 2], [3, 4], [5, 6, 7], [8, 9]]),

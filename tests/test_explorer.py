@@ -12,8 +12,7 @@ import torch
 import retrieval_interp as ri
 from retrieval_interp.explorer.state import Exploring
 from retrieval_interp.tasks import InputError
-from tests.built_by_hand import built
-from tests.test_elsewhere import Follows
+from tests.built_by_hand import Follows, built
 
 
 def explored(bench):
