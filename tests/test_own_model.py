@@ -264,7 +264,7 @@ class Named(Lookup):
 
 
 def test_roles_have_the_tasks_names_in_errors_circuits_and_scores(hooked, tmp_path):
-    bench = ri.open(hooked, Named(), examples=4, progress=lambda items, what: items)
+    bench = ri.open(hooked, Named(), examples=4)
     for line, said in (
         ("L1.H0 one-hot again<-first again<-next", "found again<-first and again<-next; use"),
         ("L1.H0 uniform again<-next", "expected no paths, found again<-next"),
