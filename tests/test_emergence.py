@@ -6,7 +6,6 @@ from importlib.resources import files
 from statistics import fmean
 from xml.etree import ElementTree
 
-import plotly.io as pio
 import pytest
 import torch
 
@@ -168,7 +167,7 @@ def test_the_command_prints_the_table(written):
 
 
 def test_figures_show_the_series(series):
-    template, rows = pio.templates.default, path_emergence(series)
+    rows = path_emergence(series)
     attention, losses = ri.attention_figure(series).data, ri.loss_figure(series).data
     assert [list(trace.y) for trace in attention] == list(map(series.attention, series.paths))
     marks = [trace.x[0] for trace in losses if trace.mode == "markers"]
@@ -178,8 +177,6 @@ def test_figures_show_the_series(series):
     groups = [g for g in ElementTree.fromstring(ri.crossing_figure(series)) if g.get("data-path")]
     notes = {group.get("data-path"): group[3].text for group in groups}
     assert notes == {str(row.path): str(row.above or "never") for row in rows}
-    assert len({group[2].get("stroke") for group in groups}) == len({*notes.values()})
-    assert pio.templates.default == template
 
 
 def test_crossings_by_hand():

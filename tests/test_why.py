@@ -304,7 +304,6 @@ def test_the_command_explains(run_command_in_process, tmp_path, undocumented):
     argv = ["--model", "small", "--examples", "16", "--controls", "2", "--json", "why.json"]
     done = run_command_in_process("why", *argv, "--report", "why.html", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert max(map(len, done.stdout.splitlines())) <= 100
     data = json.loads((tmp_path / "why.json").read_text())
     assert not undocumented(data) and data["schema"] == "retrieval-interp/why/1"
     assert data["levels"][-1]["units"] == ["L2.H0 s0<-s2", "L4.H0 s0<-s4"]
