@@ -11,7 +11,6 @@ import sys
 import tempfile
 import time
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -20,6 +19,7 @@ from filelock import FileLock
 import retrieval_interp as ri
 from retrieval_interp.commands.sweep import main as sweep
 from retrieval_interp.config import PAPER
+from retrieval_interp.emergence.series import first_below
 from retrieval_interp.storage.files import lock_folder
 from retrieval_interp.sweep.cells import in_process, read_results, run_cell, run_jobs
 from retrieval_interp.sweep.grid import GRIDS, make_grid
@@ -90,12 +90,9 @@ def losses(out, name):
     assert [row["step"] for row in last] == list(range(141, 241))
     final = statistics.fmean(row["validation_loss"] for row in last)
     partial = [statistics.fmean(row["partial_losses"][i] for row in last) for i in (0, 1)]
-    crossings = [None, None]
-    for a, b in reversed(list(pairwise(rows))):
-        for i, (high, low) in enumerate(zip(a["partial_losses"], b["partial_losses"])):
-            if high >= 0.5 > low:
-                gap = b["step"] - a["step"]
-                crossings[i] = a["step"] + gap * (high - 0.5) / (high - low)
+    steps = [row["step"] for row in rows]
+    fallen = [first_below(steps, [row["partial_losses"][i] for row in rows], 0.5) for i in (0, 1)]
+    crossings = [crossing and crossing.step for crossing in fallen]
     return final, partial, crossings
 
 

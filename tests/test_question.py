@@ -13,8 +13,8 @@ from retrieval_interp.circuits.counterfactual.units import MetricTask
 from tests.oracles import FAMILIES, SENTENCE, giving, pairs, sentence_tokenizer, untrained_bridge
 
 
-class Read:
-    """An untrained model, the sentence in its tokens, and what it says next."""
+class Sentence:
+    """The sentence in the tokens of an untrained model, and what that says next."""
 
     def __init__(self, model):
         self.model = model
@@ -37,75 +37,77 @@ class Read:
 
 
 @pytest.fixture(scope="module")
-def read(llama):
-    return Read(llama)
+def sentence(llama):
+    return Sentence(llama)
 
 
-def test_it_is_said_what_the_answer_depends_on(read):
-    question, before = read.question, read.before
-    assert question.answer == read.answer
-    assert question.rank == int((before >= before[read.likeliest]).sum())
-    assert question.says == read.model.tokenizer.decode([int(before.argmax())])
-    probability = float(before.softmax(0)[read.likeliest])
+def test_it_is_said_what_the_answer_depends_on(sentence):
+    question, before = sentence.question, sentence.before
+    assert question.answer == sentence.answer
+    assert question.rank == int((before >= before[sentence.likeliest]).sum())
+    assert question.says == sentence.model.tokenizer.decode([int(before.argmax())])
+    probability = float(before.softmax(0)[sentence.likeliest])
     assert question.probability == pytest.approx(probability, rel=1e-4)
-    assert all(weight.grad is None for weight in read.model.parameters())
+    assert all(weight.grad is None for weight in sentence.model.parameters())
     strongest = max(question.places, key=lambda place: place.falls)
     said = f"That depends on {strongest.text.strip()!r} ({strongest.falls:.1f})"
     assert said in question.sentences[1]
     # Of a named place as much is said as before.
     first = question.places[0]
-    again = ask(read.model, SENTENCE, read.answer, place=first.text)
+    again = ask(sentence.model, SENTENCE, sentence.answer, place=first.text)
     assert again.places[0].falls == pytest.approx(first.falls)
 
 
-def test_changes_of_one_token_turn_the_answer(read):
-    question, before = read.question, read.before
+def test_changes_of_one_token_turn_the_answer(sentence):
+    question, before = sentence.question, sentence.before
     assert question.changes
     for change in question.changes:
-        changed = read.tokens(change.prompt)
-        differ = [n for n, (a, b) in enumerate(zip(read.ids, changed)) if a != b]
+        changed = sentence.tokens(change.prompt)
+        differ = [n for n, (a, b) in enumerate(zip(sentence.ids, changed)) if a != b]
         assert {*differ} <= {*range(question.place.start, question.place.stop)} and differ
-        assert len(read.ids) == len(changed) and change.word.startswith(change.wrong)
-        after, wrong = read.logits(change.prompt), read.tokens(SENTENCE + change.wrong)[-1]
-        assert before[wrong] < before[read.likeliest] and after[wrong] > after[read.likeliest]
-    late = ask(read.model, SENTENCE, read.answer, place=question.place.text, time=0.0)
+        assert len(sentence.ids) == len(changed) and change.word.startswith(change.wrong)
+        after, wrong = sentence.logits(change.prompt), sentence.tokens(SENTENCE + change.wrong)[-1]
+        assert (
+            before[wrong] < before[sentence.likeliest] and after[wrong] > after[sentence.likeliest]
+        )
+    late = ask(sentence.model, SENTENCE, sentence.answer, place=question.place.text, time=0.0)
     assert len(late.changes) == 2 and late.changes == question.changes[:2]
-    task = ri.PairsTask(question.pairs, read.model.tokenizer)
+    task = ri.PairsTask(question.pairs, sentence.model.tokenizer)
     batch, others = task.with_others(2, split="test")
     for row, other, change in zip(batch.inputs, others.inputs, question.changes[1::2]):
-        assert row.tolist() == read.begin + read.ids
-        assert other.tolist() == read.begin + read.tokens(change.prompt)
+        assert row.tolist() == sentence.begin + sentence.ids
+        assert other.tolist() == sentence.begin + sentence.tokens(change.prompt)
 
 
-def test_of_several_tokens_all_count(read):
+def test_of_several_tokens_all_count(sentence):
     """Of an answer, and of words that stand together."""
-    answer, row, probability = 2 * read.answer, read.begin + read.ids, 1.0
-    for token in read.tokens(f"to{answer}")[1:]:
+    answer, row, probability = 2 * sentence.answer, sentence.begin + sentence.ids, 1.0
+    for token in sentence.tokens(f"to{answer}")[1:]:
         with torch.no_grad():
-            probability *= float(read.model(torch.tensor([row]))[0, -1].softmax(0)[token])
+            probability *= float(sentence.model(torch.tensor([row]))[0, -1].softmax(0)[token])
         row = [*row, token]
-    both = ask(read.model, SENTENCE, answer, place="to the store")
-    assert both.word == answer and both.answer == read.answer
+    both = ask(sentence.model, SENTENCE, answer, place="to the store")
+    assert both.word == answer and both.answer == sentence.answer
     assert both.probability == pytest.approx(probability, rel=1e-3)
     assert (both.place.text.strip(), both.place.stop - both.place.start) == ("to the store", 3)
 
 
-def test_a_wrong_answer_that_is_given_leads(read):
-    question, before = read.question, read.before
+def test_a_wrong_answer_that_is_given_leads(sentence):
+    question, before = sentence.question, sentence.before
     wrong = question.changes[0].wrong.strip()
-    given = ask(read.model, SENTENCE, read.answer, wrong, place=question.place.text)
+    given = ask(sentence.model, SENTENCE, sentence.answer, wrong, place=question.place.text)
     assert {change.wrong.strip() for change in given.changes} == {wrong}  # with a blank or without
-    token = read.tokens(f"{SENTENCE}{given.wrong.word}")[len(read.ids)]
+    token = sentence.tokens(f"{SENTENCE}{given.wrong.word}")[len(sentence.ids)]
     assert given.wrong.probability == pytest.approx(float(before.softmax(0)[token]), rel=1e-3)
     assert given.wrong.rank == int((before >= before[token]).sum())
     assert f"rank {given.wrong.rank}" in given.sentences[0]
-    likelier = f"after which {given.wrong.word!r} is likelier than {read.answer!r}."
+    likelier = f"after which {given.wrong.word!r} is likelier than {sentence.answer!r}."
     assert likelier in given.sentences[1]
 
 
-def test_what_both_answers_begin_with_goes_behind_the_prompt(read):
+def test_what_both_answers_begin_with_goes_behind_the_prompt(sentence):
     """The first token that differs is asked about."""
-    model, answer = read.model, read.answer
+    model, answer = sentence.model, sentence.answer
     behind = ask(model, f"{SENTENCE} to", answer)
     wrong, place = behind.changes[0].wrong, behind.place.text
     behind = ask(model, f"{SENTENCE} to", answer, wrong, place)
@@ -114,20 +116,20 @@ def test_what_both_answers_begin_with_goes_behind_the_prompt(read):
     assert [change.text for change in begun.changes] == [change.text for change in behind.changes]
     assert {change.wrong for change in begun.changes} == {f" to{wrong}"}
     batch = ri.PairsTask(begun.pairs, model.tokenizer).sample(1)
-    assert batch.inputs[0].tolist() == read.begin + read.tokens(f"{SENTENCE} to")
+    assert batch.inputs[0].tolist() == sentence.begin + sentence.tokens(f"{SENTENCE} to")
 
 
 @torch.no_grad()
-def test_answers_of_several_tokens_are_scored_by_all(read):
-    model, answer = read.model, 2 * read.answer
-    row = read.begin + read.ids + read.tokens(f"to{answer}")[1:]
+def test_answers_of_several_tokens_are_scored_by_all(sentence):
+    model, answer = sentence.model, 2 * sentence.answer
+    row = sentence.begin + sentence.ids + sentence.tokens(f"to{answer}")[1:]
     question = ask(model, SENTENCE, answer)
     task = question.task(model.tokenizer)
     assert list(question.tokens) == row[-2:] and question.word == answer
     assert task.role_names[-2] == "END" and len(task.answer_roles) == 2
 
     def by_hand(prompt):
-        row = read.begin + read.tokens(f"{prompt}{answer}")
+        row = sentence.begin + sentence.tokens(f"{prompt}{answer}")
         logits = model(torch.tensor([row]))[0].log_softmax(-1)
         return logits[-3, row[-2]] + logits[-2, row[-1]]
 
