@@ -71,9 +71,7 @@ def make(name, folder):
     if name == "Bert":
         kind = transformers.AutoModelForMaskedLM
     config = getattr(transformers, f"{name}Config")(**FAMILIES[name])
-    return bridge_of_config(
-        config, byte_pairs(["a b"], vocab_size=300), folder, getattr(transformers, kind)
-    )
+    return bridge_of_config(config, byte_pairs(["a b"], vocab_size=300), folder, kind)
 
 
 class Asked(ri.Task):
