@@ -1,4 +1,4 @@
-"""Chromium, driven by Playwright, and a JupyterLab to open in it.
+"""Chromium, driven by Playwright, and what it opens: the explorer's server, a JupyterLab.
 
 Chromium is the system's (Debian: `apt-get install chromium`, or `make test BROWSER=install`).
 """
@@ -9,10 +9,13 @@ import shutil
 import socket
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
 import pytest
+
+from retrieval_interp.explorer.server import ExplorerServer
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 needs_chromium = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed")
@@ -43,6 +46,24 @@ def page_in_chromium(own_address="file:", **context):
             yield page, left
         finally:
             browser.close()
+
+
+@contextlib.contextmanager
+def explorer_server(bench):
+    """The explorer's server, once all is measured; what it is asked waits in `server.asked`."""
+    server = ExplorerServer(bench)
+    measure(server)
+    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+    try:
+        yield server
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def measure(server):
+    while not server.asked.empty():
+        server.asked.get()()
 
 
 @contextlib.contextmanager

@@ -120,6 +120,16 @@ class LastMark(DrawnTask):
         return tokens, [tokens[last + 1]], [[7, last + 1, last]]
 
 
+class Follows(DrawnTask):
+    """The middle of five letters answers with the one before it; only the middle has a role."""
+
+    role_names, answer_role, asked = ("middle",), None, (2,)
+
+    def draw(self, rng):
+        letters = [rng.randrange(4) for _ in range(5)]
+        return letters, [letters[1]], [[2]]
+
+
 def hands_on():
     """A model of `LastMark` in which L0.H0 only passes on what L1.H0 copies.
 

@@ -78,7 +78,7 @@ def llama(tmp_path_factory):
 def bench(model, task):
     import retrieval_interp as ri
 
-    return ri.open(model, task, examples=8, progress=lambda items, what: items)
+    return ri.open(model, task, examples=8)
 
 
 class FirstCalls(type(jaxtyping.config)):

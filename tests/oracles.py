@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import torch
 import torch.nn.functional as F
+import transformers
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformer_lens import HookedTransformer, HookedTransformerConfig
 from transformer_lens.config import TransformerBridgeConfig
 from transformer_lens.model_bridge.bridge import TransformerBridge
-from transformers import PreTrainedTokenizerFast
 
 import retrieval_interp as ri
 from examples.reach_the_bound import (
@@ -246,9 +246,6 @@ def sentence_tokenizer():
 
 def untrained_bridge(family, folder):
     """An untrained model of two layers of four heads, with keys that queries share."""
-    import transformers
-    from transformer_lens.model_bridge import TransformerBridge
-
     tokenizer = sentence_tokenizer()
     sizes = {
         "vocab_size": len(tokenizer), "hidden_size": 32, "num_hidden_layers": 2,
@@ -262,8 +259,13 @@ def untrained_bridge(family, folder):
         "qwen2": lambda: transformers.Qwen2Config(**sizes, num_key_value_heads=2),
         "gemma": lambda: transformers.GemmaConfig(**sizes, num_key_value_heads=1, head_dim=8),
     }
+    return bridge_of_config(configs[family](), tokenizer, folder)
+
+
+def bridge_of_config(config, tokenizer, folder, kind=transformers.AutoModelForCausalLM):
+    """A bridge to a model of Hugging Face with random weights, large enough to matter."""
     torch.manual_seed(0)
-    model = transformers.AutoModelForCausalLM.from_config(configs[family]())
+    model = kind.from_config(config)
     for parameter in model.parameters():
         if parameter.ndim > 1:
             torch.nn.init.normal_(parameter, std=0.3)
@@ -359,7 +361,7 @@ def _trained(texts, before, after, vocab_size, bos, alphabet=()):
         show_progress=False,
     )
     tokenizer.train_from_iterator(texts, trainer)
-    return PreTrainedTokenizerFast(
+    return transformers.PreTrainedTokenizerFast(
         tokenizer_object=tokenizer, bos_token="<bos>" if bos else None, name_or_path="ours"
     )
 

@@ -2,6 +2,7 @@
 
 import re
 
+import retrieval_interp as ri
 from retrieval_interp.tasks.words.prompts import LinearPrompt
 
 
@@ -28,6 +29,15 @@ FUNCTIONS = printed(
 )
 
 PRINTED = [EQUATIONS, FUNCTIONS]
+
+SHORTER = [  # the formulations with fewer steps and chains, and texts of them
+    ri.EquationsPrompt(steps=3),
+    ri.LivesWithPrompt(steps=2),
+    ri.KingdomsPrompt(),
+    ri.FunctionsPrompt(chains=3),
+    ri.RelativesPrompt(chains=2),
+]
+TEXTS = [prompt.sample(i, seed=7).prompt for prompt in SHORTER for i in range(30)]
 
 
 # What leads to the answer, for an independent solver: regular expressions, in which <role+ending>

@@ -17,7 +17,7 @@ from retrieval_interp.explorer.state import Exploring
 from retrieval_interp.tasks.words.given_texts import NextTokenTask
 from retrieval_interp.views.scan_view import scan_verdict
 from retrieval_interp.views.score_text import score_table, score_to_dict, verdict
-from tests.built_by_hand import END, DrawnTask, Star, built, copies, finds_the_star, scores
+from tests.built_by_hand import END, Follows, Star, built, copies, finds_the_star, scores
 
 PATH = HeadPath(Head(0, 0), RolePath(0, 2))
 
@@ -94,16 +94,6 @@ def test_what_is_needed_in_few_examples_is_found():
     assert ri.needed_paths(model, task, seed=seed) == [(PATH,)]
     rare = (first.roles[:, 0, 2] >= 0).sum()
     assert rare < 12
-
-
-class Follows(DrawnTask):
-    """The middle of five letters answers with the one before it; only the middle has a role."""
-
-    role_names, answer_role, asked = ("middle",), None, (2,)
-
-    def draw(self, rng):
-        letters = [rng.randrange(4) for _ in range(5)]
-        return letters, [letters[1]], [[2]]
 
 
 @pytest.mark.parametrize("rows", [range(5), [2]])

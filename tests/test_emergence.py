@@ -1,19 +1,13 @@
 """Emergence on a run whose truth is known: the shipped model, its layers switched on in turn."""
 
-import itertools
 import json
-import re
 from dataclasses import replace
 from importlib.resources import files
 from statistics import fmean
 from xml.etree import ElementTree
 
-import numpy as np
-import plotly.io as pio
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 import retrieval_interp as ri
 from retrieval_interp.circuits.mechanisms import Cut
@@ -169,14 +163,12 @@ def test_shipped_series_still_open_and_are_written_as_they_are(without_type_chec
 def test_the_command_prints_the_table(written):
     assert "6 steps measured, 100 to 600" in written[1]
     (row,) = [line for line in written[1].splitlines() if line.startswith(LAST)]
-    assert re.search(
-        r"query A <- C( of B->C)?\s+[01]\.\d\d\s+4\d\d\s+4\d\d\s+[01]\.\d\d\s+4\d\d$", row
-    )
-    assert "in the order of the steps" in written[1]
+    words = row.split()  # the layer is on from step 500, and at 400 it was not
+    assert all(400 < int(words[at]) <= 500 for at in (-4, -3, -1))
 
 
 def test_figures_show_the_series(series):
-    template, rows = pio.templates.default, path_emergence(series)
+    rows = path_emergence(series)
     attention, losses = ri.attention_figure(series).data, ri.loss_figure(series).data
     assert [list(trace.y) for trace in attention] == list(map(series.attention, series.paths))
     marks = [trace.x[0] for trace in losses if trace.mode == "markers"]
@@ -186,39 +178,16 @@ def test_figures_show_the_series(series):
     groups = [g for g in ElementTree.fromstring(ri.crossing_figure(series)) if g.get("data-path")]
     notes = {group.get("data-path"): group[3].text for group in groups}
     assert notes == {str(row.path): str(row.above or "never") for row in rows}
-    assert len({group[2].get("stroke") for group in groups}) == len({*notes.values()})
-    assert pio.templates.default == template
-
-
-def by_numpy(steps, values, threshold):
-    """The first crossing without the formula."""
-    if values[0] > threshold:
-        return float(steps[0])
-    for (a, low), (b, high) in itertools.pairwise(zip(steps, values)):
-        if high > threshold:
-            return float(np.interp(threshold, [low, high], [a, b]))
-    return None
-
-
-# Coarse numbers, as on nearly flat pieces the step is not sharp.
-numbers = st.integers(-20, 20).map(lambda number: number / 10)
-
-
-@given(st.lists(st.tuples(st.integers(1, 50), numbers), min_size=1, max_size=12), numbers)
-def test_crossings_equal_those_found_by_numpy(curve, threshold):
-    steps = list(itertools.accumulate(gap for gap, _ in curve))
-    values = [value for _, value in curve]
-    found, expected = first_above(steps, values, threshold), by_numpy(steps, values, threshold)
-    assert (found is None) == (expected is None)
-    assert first_below(steps, [-value for value in values], -threshold) == found
-    if found is not None:
-        assert found.step == pytest.approx(expected, abs=1e-9)
-        assert all(v <= threshold for s, v in zip(steps, values) if s < found.by)
 
 
 def test_crossings_by_hand():
     steps, values = [80, 160, 240, 320], [0.1, 0.3, 0.7, 0.2]
     assert first_above(steps, values, 0.3) == Crossing(160.0, 160, 240)  # reached, then passed
+    assert first_above(steps, values, 0.5) == Crossing(200.0, 160, 240)
+    assert first_above(steps, values, 0.05) == Crossing(80.0, None, 80)
+    assert first_above(steps, values, 0.7) is None
+    fallen = [-value for value in values]
+    assert first_below(steps, fallen, -0.5) == Crossing(200.0, 160, 240)
     assert half_of_final(steps, [0.0, 0.1, 0.3, 0.4], least=0.05) == Crossing(200.0, 160, 240)
     assert half_of_final(steps, [0.0, 0.9, 0.9, 0.04], least=0.05) is None
     assert str(Crossing(80.0, None, 80)) == "<= 80" and str(Crossing(200.4, 160, 240)) == "200"

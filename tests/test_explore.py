@@ -6,14 +6,13 @@ import re
 import signal
 import subprocess
 import sys
-import threading
 
 import pytest
 
 import retrieval_interp as ri
 from retrieval_interp.commands.explore import main as explore
-from retrieval_interp.explorer.server import ExplorerServer
 from retrieval_interp.tasks import InputError
+from tests.browser import explorer_server
 from tests.oracles import SENTENCE, untrained_bridge
 
 
@@ -24,12 +23,16 @@ def waiting(server):
 
 @pytest.fixture
 def server(bench):
-    server = ExplorerServer(bench)
-    waiting(server)  # what is left to measure
-    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-    yield server
-    server.shutdown()
-    server.server_close()
+    with explorer_server(bench) as server:
+        yield server
+
+
+@pytest.fixture
+def opened(monkeypatch):
+    """The workbenches that the command would serve."""
+    opened, served = [], "retrieval_interp.explorer.server.serve_explorer"
+    monkeypatch.setattr(served, lambda bench, *how: opened.append(bench))
+    return opened
 
 
 def request(server, method, path, body=None, **headers):
@@ -134,10 +137,7 @@ def test_a_taken_port_is_one_line_and_ctrl_c_ends_it_cleanly(tmp_path):
     assert (process.returncode, err) == (0, "") and "ended" in out
 
 
-def test_a_model_and_a_task_of_ones_own(tmp_path, monkeypatch):
-    opened = []
-    served = "retrieval_interp.explorer.server.serve_explorer"
-    monkeypatch.setattr(served, lambda bench, *how: opened.append(bench))
+def test_a_model_and_a_task_of_ones_own(tmp_path, opened):
     code = "import retrieval_interp as ri; shipped = ri.load_checkpoint('small')\n"
     (tmp_path / "own.py").write_text(f"{code}model, task = shipped.model, shipped.task")
     few = ["--examples", "8", "--task", f"{tmp_path}/own.py:task", "--model"]
@@ -147,10 +147,7 @@ def test_a_model_and_a_task_of_ones_own(tmp_path, monkeypatch):
         explore([*few, f"{tmp_path}/own.py:modle"])
 
 
-def test_a_token_of_a_prompt_is_asked_about(tmp_path, monkeypatch):
-    opened = []
-    served = "retrieval_interp.explorer.server.serve_explorer"
-    monkeypatch.setattr(served, lambda bench, *how: opened.append(bench))
+def test_a_token_of_a_prompt_is_asked_about(tmp_path, opened):
     untrained_bridge("llama", tmp_path)
     explore(["--model", str(tmp_path), "--prompt", SENTENCE, "--answer", " store"])
     (bench,) = opened
@@ -159,10 +156,7 @@ def test_a_token_of_a_prompt_is_asked_about(tmp_path, monkeypatch):
     assert len(bench.batch) == max(1, len(question.changes) // 2)
     changed = {tuple(row) for row in bench.counterfactual.inputs.tolist()}
     assert len(changed) == len(bench.batch)
-    server = ExplorerServer(bench)
-    waiting(server)
-    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-    try:
+    with explorer_server(bench) as server:
         assert server.exploring.html.count("data-place=") >= len(places)
         other = next(place for place in places if place.text == " store")
         message = json.dumps({"do": "ask", "place": other.text})
@@ -171,9 +165,6 @@ def test_a_token_of_a_prompt_is_asked_about(tmp_path, monkeypatch):
         assert bench.question.place.text == other.text, server.exploring.page["said"]
         assert bench.question.places == places and bench.question.place == other
         assert "0% of what the counterfactual takes away" in server.exploring.page["said"]
-    finally:
-        server.shutdown()
-        server.server_close()
     with pytest.raises(InputError, match="ask: expected a prompt"):
         ri.open("small", examples=8).ask("store")
     with pytest.raises(InputError, match="expected four changes of ' Mary' .* found 3"):

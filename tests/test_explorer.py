@@ -12,8 +12,7 @@ import torch
 import retrieval_interp as ri
 from retrieval_interp.explorer.state import Exploring
 from retrieval_interp.tasks import InputError
-from tests.built_by_hand import built
-from tests.test_elsewhere import Follows
+from tests.built_by_hand import Follows, built
 
 
 def explored(bench):
@@ -169,7 +168,7 @@ def test_a_counterfactual_that_takes_nothing_away_is_said_and_shown():
     places = torch.zeros(9, 9)
     places[4 + torch.arange(1, 5), 4 + torch.arange(4)] = 30.0
     task, model = Following(), built(5, [(places, torch.eye(4) * 9)], d_vocab=4)
-    bench = ri.open(model, task, examples=16, progress=lambda items, what: items)
+    bench = ri.open(model, task, examples=16)
     with torch.no_grad():
         loss = float(task.loss(model(bench.batch.inputs), bench.batch))
     assert bench.intact_loss == pytest.approx(loss, abs=1e-6)
@@ -281,7 +280,7 @@ def test_without_widgets_it_says_what_to_install(bench, monkeypatch):
 def searchable(monkeypatch):
     """A page of the shipped model that says at every score where a search is."""
     monkeypatch.setattr("retrieval_interp.explorer.state._TELLING", -1)
-    return explored(ri.open("small", examples=32, progress=lambda items, what: items))
+    return explored(ri.open("small", examples=32))
 
 
 def work_until(page, text):

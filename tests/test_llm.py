@@ -1,6 +1,7 @@
 """The benchmark of language models, offline: mock models of known answers, a tiny local one."""
 
 import gc
+import importlib.util
 import json
 import math
 import random
@@ -10,18 +11,12 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("inspect_ai", reason="needs the extra [llm]")
-
-from inspect_ai import eval
-from inspect_ai._util.error import PrerequisiteError
-from inspect_ai.log import read_eval_log, write_eval_log
-from inspect_ai.model import ModelOutput, ModelUsage, get_model
-
-from retrieval_interp.llm import benchmark
-from retrieval_interp.llm.benchmark import read_answer, retrieval
 from retrieval_interp.llm.results import FORMULATIONS, accuracy_figure, read_results
 
 pytestmark = [
+    pytest.mark.skipif(
+        importlib.util.find_spec("inspect_ai") is None, reason="needs the extra [llm]"
+    ),
     # Inspect calls tenacity as an earlier version of it wanted, and leaves streams open.
     pytest.mark.filterwarnings("ignore:The 'initial' parameter is deprecated:DeprecationWarning"),
     pytest.mark.filterwarnings("ignore:Unclosed <MemoryObject:ResourceWarning"),
@@ -30,8 +25,18 @@ ROOT = Path(__file__).parent.parent
 CITIES = ("Amsterdam", "Berlin")
 
 
+def retrieval(formulation, **options):
+    """A task of Inspect, which takes seconds to import, as below."""
+    from retrieval_interp.llm import benchmark
+
+    return benchmark.retrieval(formulation, **options)
+
+
 def ask(task, say, folder, name="mock", **options):
     """The log of a task asked of a model that says `say(sample, attempt)`, and what it was sent."""
+    from inspect_ai import eval
+    from inspect_ai.model import ModelOutput, ModelUsage, get_model
+
     samples = {sample.input: sample for sample in task.dataset}
     asked, sent = Counter(), []
 
@@ -87,6 +92,8 @@ def logs(tmp_path_factory):
 
 
 def test_an_answer_is_read_without_blanks_stop_quotes_and_capitals():
+    from retrieval_interp.llm.benchmark import read_answer
+
     for text in ("Berlin", " berlin.\n", '"BERLIN."', "'Berlin' .", "“ Berlin ”"):
         assert read_answer(text, CITIES) == "Berlin"
     for text in ("Berlin, Germany", "The answer is Berlin", "**Berlin**", "Paris", '"', ""):
@@ -115,6 +122,8 @@ def test_a_model_that_never_answers_is_wrong_and_recorded_as_such(tmp_path):
 
 def test_the_table_and_the_json_say_what_the_logs_say(run_command_in_process, logs, tmp_path):
     """Recomputed from what the models said, without a score or metric of ours."""
+    from inspect_ai.log import read_eval_log
+
     done = run_command_in_process("llm", "plot", logs, "--json", tmp_path / "rows.json")
     assert (done.returncode, done.stderr) == (0, "")
     said = {}
@@ -155,6 +164,8 @@ def test_the_figure_shows_every_row_with_its_error_and_chance(
 
 
 def changed(logs, folder, **changes):
+    from inspect_ai.log import read_eval_log, write_eval_log
+
     log = read_eval_log(str(next(logs.glob("*kingdoms*"))))
     vars(log).update(changes)
     write_eval_log(log, folder / "changed.json")
@@ -185,12 +196,14 @@ def test_what_is_no_log_of_ours_is_refused_in_a_line(
 @pytest.mark.parametrize(
     ("how", "text"),
     [
-        ({"steps": 0}, "steps to be an integer of at least 1"),
+        ({"formulation": "equations", "steps": 0}, "steps to be an integer of at least 1"),
         ({"formulation": "relatives", "chains": 13}, "at most 12, found 13"),
         ({"formulation": "poems"}, "formulation: expected one of equations, "),
     ],
 )
 def test_parameters_out_of_range_are_refused(how, text):
+    from inspect_ai._util.error import PrerequisiteError
+
     with pytest.raises(PrerequisiteError, match=text):
         retrieval(**how)
 
@@ -206,6 +219,8 @@ def test_without_inspect_the_command_says_what_to_install(
 def test_the_entry_point_names_a_module_with_all_formulations():
     tomllib = pytest.importorskip("tomllib")  # from Python 3.11 on, as Inspect
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    assert project["entry-points"]["inspect_ai"] == {"retrieval_interp": benchmark.__name__}
+    assert project["entry-points"]["inspect_ai"] == {
+        "retrieval_interp": "retrieval_interp.llm.benchmark"
+    }
     for name in FORMULATIONS:
         assert len(retrieval(name, questions=2).dataset) == 2

@@ -17,7 +17,7 @@ from retrieval_interp.circuits.losses import Scorer
 from retrieval_interp.circuits.means import read_patterns
 from retrieval_interp.circuits.mechanisms import UNIFORM, Cut, Mean, RoleMean
 from retrieval_interp.circuits.paths import Mask
-from tests.oracles import LOOKUP_SIZES, byte_pairs, hooked_model
+from tests.oracles import LOOKUP_SIZES, bridge_of_config, byte_pairs, hooked_model
 
 LENGTH, NEAR = 12, 4  # tokens, and the window of local layers
 OLD = {"vocab_size": 40, "n_layer": 2, "n_head": 4}
@@ -67,16 +67,11 @@ def make(name, folder):
         return TransformerBridge.boot_native(cfg).eval()
     if name in HOOKED:
         return hooked_model(n_heads=4, **HOOKED[name]).eval()
-    kind = "AutoModelForMaskedLM" if name == "Bert" else "AutoModelForCausalLM"
+    kind = transformers.AutoModelForCausalLM
+    if name == "Bert":
+        kind = transformers.AutoModelForMaskedLM
     config = getattr(transformers, f"{name}Config")(**FAMILIES[name])
-    torch.manual_seed(0)
-    model = getattr(transformers, kind).from_config(config)
-    for parameter in model.parameters():
-        if parameter.ndim > 1:
-            torch.nn.init.normal_(parameter, std=0.3)
-    model.save_pretrained(folder)
-    byte_pairs(["a b"], vocab_size=300).save_pretrained(folder)
-    return TransformerBridge.boot_transformers(str(folder), device="cpu").eval()
+    return bridge_of_config(config, byte_pairs(["a b"], vocab_size=300), folder, kind)
 
 
 class Asked(ri.Task):
@@ -103,6 +98,10 @@ class Asked(ri.Task):
 
 
 TASK = Asked()
+
+
+def others(batch, seed):
+    return TASK.sample(len(batch), seed + 7)
 
 
 def masked(window, both_ways=False):
@@ -241,10 +240,6 @@ def test_scans_scores_controls_and_searches_stay_in_the_window():
     attention = Judge(model, task, batch).attention[:, :, 0, 2].sum(1)  # what a search tries
     assert attention[0] == 0 < attention[1]
     assert ri.discover(model, task, heads=["L0.H0"], examples=16).mechanisms
-
-    def others(batch, seed):
-        return task.sample(len(batch), seed + 7)
-
     how = {"counterfactual": others, "examples": 32, "keep": 0.6, "controls": 3}
     units = [score.unit for score in ri.why(model, task, **how).units]
     assert units and not any(unit.head.layer == 0 and unit[1:] == far for unit in units)
@@ -253,10 +248,6 @@ def test_scans_scores_controls_and_searches_stay_in_the_window():
 def test_values_alone_need_attention_that_is_seen_in_time(tmp_path):
     model = make("OPT", tmp_path)
     task = Asked(model)
-
-    def others(batch, seed):
-        return task.sample(len(batch), seed + 7)
-
     with pytest.raises(ri.InputError, match="expected z or pattern for a model that shows"):
         ri.why(model, task, counterfactual=others, examples=8, patch="v")
 

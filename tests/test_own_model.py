@@ -30,14 +30,10 @@ from tests.oracles import (
 
 CIRCUITS = [
     [],
-    ["L0.H0 uniform", "L1.H1 uniform"],
     ["L0.H1 identity", "L1.H0 uniform"],
-    ["L0.H0 one-hot s2<-s1", "L1.H0 one-hot s0<-s2"],
     ["L0.H1 one-hot s2<-s1", "L0.H0 shared s2<-s1 s2<-s2", "L1.H1 identity"],
-    ["L0.H0 cut s2<-s1"],
     ["L1.H0 cut s0<-s2 s0<-s1", "L1.H1 one-hot s0<-s2", "L0.H1 cut s1<-s1"],
-    ["L0.H0 first", "L0.H1 previous"],
-    ["L0.H0 same", "L1.H0 after-same"],
+    ["L0.H0 same", "L0.H1 previous", "L1.H0 after-same"],
 ]
 
 
@@ -255,7 +251,7 @@ class Named(Lookup):
 
 
 def test_roles_have_the_tasks_names_in_errors_circuits_and_scores(hooked, tmp_path):
-    bench = ri.open(hooked, Named(), examples=4, progress=lambda items, what: items)
+    bench = ri.open(hooked, Named(), examples=4)
     for line, said in (
         ("L1.H0 one-hot again<-first again<-next", "found again<-first and again<-next; use"),
         ("L1.H0 uniform again<-next", "expected no paths, found again<-next"),

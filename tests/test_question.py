@@ -14,64 +14,101 @@ from retrieval_interp.circuits.counterfactual.units import MetricTask
 from tests.oracles import FAMILIES, SENTENCE, giving, pairs, sentence_tokenizer, untrained_bridge
 
 
-@torch.no_grad()
-def test_changes_of_one_token_turn_the_answer(llama):
-    model = llama
-    begin = [model.tokenizer.bos_token_id]
+class Sentence:
+    """The sentence in the tokens of an untrained model, and what that says next."""
 
-    def read(text):
-        return model.tokenizer(text, add_special_tokens=False)["input_ids"]
+    def __init__(self, model):
+        self.model = model
+        self.begin, self.ids = [model.tokenizer.bos_token_id], self.tokens(SENTENCE)
+        self.before = self.logits(SENTENCE)
+        words = {text: self.token(text) for text in (" Mary", " John", " When", " store")}
+        self.answer = max(words, key=lambda text: float(self.before[words[text]]))
+        self.likeliest = words[self.answer]
+        self.question = ask(model, SENTENCE, self.answer)
 
-    def logits(text):
-        return model(torch.tensor([begin + read(text)]))[0, -1]
+    def tokens(self, text):
+        return self.model.tokenizer(text, add_special_tokens=False)["input_ids"]
 
-    before, ids = logits(SENTENCE), read(SENTENCE)
-    words = {text: read(f"to{text}")[-1] for text in (" Mary", " John", " When", " store")}
-    answer = max(words, key=lambda text: float(before[words[text]]))
-    likeliest, question = words[answer], ask(model, SENTENCE, answer)
-    assert question.answer == answer and question.rank == int((before >= before[likeliest]).sum())
-    assert question.says == model.tokenizer.decode([int(before.argmax())])
-    assert question.probability == pytest.approx(float(before.softmax(0)[likeliest]), rel=1e-4)
-    assert question.changes
-    assert all(weight.grad is None for weight in model.parameters())
+    def token(self, word):
+        return self.tokens(f"to{word}")[-1]
+
+    @torch.no_grad()
+    def logits(self, text):
+        return self.model(torch.tensor([self.begin + self.tokens(text)]))[0, -1]
+
+
+@pytest.fixture(scope="module")
+def sentence(llama):
+    return Sentence(llama)
+
+
+def test_it_is_said_what_the_answer_depends_on(sentence):
+    question, before = sentence.question, sentence.before
+    assert question.answer == sentence.answer
+    assert question.rank == int((before >= before[sentence.likeliest]).sum())
+    assert question.says == sentence.model.tokenizer.decode([int(before.argmax())])
+    probability = float(before.softmax(0)[sentence.likeliest])
+    assert question.probability == pytest.approx(probability, rel=1e-4)
+    assert all(weight.grad is None for weight in sentence.model.parameters())
     strongest = max(question.places, key=lambda place: place.falls)
-    assert (
-        f"That depends on {strongest.text.strip()!r} ({strongest.falls:.1f})"
-        in question.sentences[1]
-    )
-    for change in question.changes:
-        changed = read(change.prompt)
-        differ = [n for n, (a, b) in enumerate(zip(ids, changed)) if a != b]
-        assert {*differ} <= {*range(question.place.start, question.place.stop)} and differ
-        assert len(ids) == len(changed) and change.word.startswith(change.wrong)
-        after, wrong = logits(change.prompt), read(SENTENCE + change.wrong)[-1]
-        assert before[wrong] < before[likeliest] and after[wrong] > after[likeliest]
-    # Of a named place as much is said as before, and a wrong answer that is given leads.
+    said = f"That depends on {strongest.text.strip()!r} ({strongest.falls:.1f})"
+    assert said in question.sentences[1]
+    # Of a named place as much is said as before.
     first = question.places[0]
-    assert ask(model, SENTENCE, answer, place=first.text).places[0].falls == pytest.approx(
-        first.falls
-    )
-    late = ask(model, SENTENCE, answer, place=question.place.text, time=0.0)
+    again = ask(sentence.model, SENTENCE, sentence.answer, place=first.text)
+    assert again.places[0].falls == pytest.approx(first.falls)
+
+
+def test_changes_of_one_token_turn_the_answer(sentence):
+    question, before = sentence.question, sentence.before
+    assert question.changes
+    for change in question.changes:
+        changed = sentence.tokens(change.prompt)
+        differ = [n for n, (a, b) in enumerate(zip(sentence.ids, changed)) if a != b]
+        assert {*differ} <= {*range(question.place.start, question.place.stop)} and differ
+        assert len(sentence.ids) == len(changed) and change.word.startswith(change.wrong)
+        after, wrong = sentence.logits(change.prompt), sentence.tokens(SENTENCE + change.wrong)[-1]
+        assert (
+            before[wrong] < before[sentence.likeliest] and after[wrong] > after[sentence.likeliest]
+        )
+    late = ask(sentence.model, SENTENCE, sentence.answer, place=question.place.text, time=0.0)
     assert len(late.changes) == 2 and late.changes == question.changes[:2]
-    # Of an answer of several tokens, and of words that stand together, all tokens count.
-    answer_ids, row = read(f"to{answer}{answer}")[1:], begin + ids
-    said = 1.0
-    for token in answer_ids:
-        said *= float(model(torch.tensor([row]))[0, -1].softmax(0)[token])
+    task = ri.PairsTask(question.pairs, sentence.model.tokenizer)
+    batch, others = task.with_others(2, split="test")
+    for row, other, change in zip(batch.inputs, others.inputs, question.changes[1::2]):
+        assert row.tolist() == sentence.begin + sentence.ids
+        assert other.tolist() == sentence.begin + sentence.tokens(change.prompt)
+
+
+def test_of_several_tokens_all_count(sentence):
+    """Of an answer, and of words that stand together."""
+    answer, row, probability = 2 * sentence.answer, sentence.begin + sentence.ids, 1.0
+    for token in sentence.tokens(f"to{answer}")[1:]:
+        with torch.no_grad():
+            probability *= float(sentence.model(torch.tensor([row]))[0, -1].softmax(0)[token])
         row = [*row, token]
-    both = ask(model, SENTENCE, answer + answer, place="to the store")
-    assert both.word == answer + answer and both.answer == answer
-    assert both.probability == pytest.approx(said, rel=1e-3)
+    both = ask(sentence.model, SENTENCE, answer, place="to the store")
+    assert both.word == answer and both.answer == sentence.answer
+    assert both.probability == pytest.approx(probability, rel=1e-3)
     assert (both.place.text.strip(), both.place.stop - both.place.start) == ("to the store", 3)
+
+
+def test_a_wrong_answer_that_is_given_leads(sentence):
+    question, before = sentence.question, sentence.before
     wrong = question.changes[0].wrong.strip()
-    given = ask(model, SENTENCE, answer, wrong, place=question.place.text)
+    given = ask(sentence.model, SENTENCE, sentence.answer, wrong, place=question.place.text)
     assert {change.wrong.strip() for change in given.changes} == {wrong}  # with a blank or without
-    token = read(f"{SENTENCE}{given.wrong.word}")[len(ids)]
+    token = sentence.tokens(f"{SENTENCE}{given.wrong.word}")[len(sentence.ids)]
     assert given.wrong.probability == pytest.approx(float(before.softmax(0)[token]), rel=1e-3)
     assert given.wrong.rank == int((before >= before[token]).sum())
     assert f"rank {given.wrong.rank}" in given.sentences[0]
-    assert f"after which {given.wrong.word!r} is likelier than {answer!r}." in given.sentences[1]
-    # What both answers begin with goes behind the prompt: the first token that differs is asked.
+    likelier = f"after which {given.wrong.word!r} is likelier than {sentence.answer!r}."
+    assert likelier in given.sentences[1]
+
+
+def test_what_both_answers_begin_with_goes_behind_the_prompt(sentence):
+    """The first token that differs is asked about."""
+    model, answer = sentence.model, sentence.answer
     behind = ask(model, f"{SENTENCE} to", answer)
     wrong, place = behind.changes[0].wrong, behind.place.text
     behind = ask(model, f"{SENTENCE} to", answer, wrong, place)
@@ -80,29 +117,20 @@ def test_changes_of_one_token_turn_the_answer(llama):
     assert [change.text for change in begun.changes] == [change.text for change in behind.changes]
     assert {change.wrong for change in begun.changes} == {f" to{wrong}"}
     batch = ri.PairsTask(begun.pairs, model.tokenizer).sample(1)
-    assert batch.inputs[0].tolist() == begin + read(f"{SENTENCE} to")
-    task = ri.PairsTask(question.pairs, model.tokenizer)
-    batch, others = task.with_others(2, split="test")
-    for row, other, change in zip(batch.inputs, others.inputs, question.changes[1::2]):
-        assert row.tolist() == begin + ids and other.tolist() == begin + read(change.prompt)
+    assert batch.inputs[0].tolist() == sentence.begin + sentence.tokens(f"{SENTENCE} to")
 
 
 @torch.no_grad()
-def test_all_tokens_of_an_answer_count(llama):
-    model = llama
-    begin, read = [model.tokenizer.bos_token_id], model.tokenizer
-    row = begin + read(SENTENCE, add_special_tokens=False)["input_ids"]
-    before = model(torch.tensor([row]))[0, -1]
-    words = " Mary", " John", " When", " store"
-    answer = 2 * max(words, key=lambda word: float(before[read(f"to{word}")["input_ids"][-1]]))
-    row += read(f"to{answer}", add_special_tokens=False)["input_ids"][1:]
+def test_answers_of_several_tokens_are_scored_by_all(sentence):
+    model, answer = sentence.model, 2 * sentence.answer
+    row = sentence.begin + sentence.ids + sentence.tokens(f"to{answer}")[1:]
     question = ask(model, SENTENCE, answer)
     task = question.task(model.tokenizer)
     assert list(question.tokens) == row[-2:] and question.word == answer
     assert task.role_names[-2] == "END" and len(task.answer_roles) == 2
 
     def by_hand(prompt):
-        row = begin + read(f"{prompt}{answer}", add_special_tokens=False)["input_ids"]
+        row = sentence.begin + sentence.tokens(f"{prompt}{answer}")
         logits = model(torch.tensor([row]))[0].log_softmax(-1)
         return logits[-3, row[-2]] + logits[-2, row[-1]]
 

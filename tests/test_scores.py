@@ -21,15 +21,6 @@ from tests.oracles import PATHS, hooks_left, naive_mse, naive_outputs, random_he
 ONE_HOT = OneHot((RolePath(0, 2), RolePath(2, 1)))
 
 
-def test_replacing_attention_equals_hooks_set_by_hand(task, model):
-    batch = task.sample(5)
-    circuit = Circuit({Head(0, 1): ONE_HOT, Head(0, 0): UNIFORM, Head(2, 0): IDENTITY}, 5)
-    with ri.ablated(model, circuit, batch):
-        outputs = model(batch.inputs)
-    torch.testing.assert_close(outputs, naive_outputs(model, circuit, batch))
-    assert not torch.allclose(outputs, model(batch.inputs))
-
-
 def test_no_hook_is_left_after_success_error_and_nesting(task, model):
     batch = task.sample(2)
     circuit = Circuit({Head(0, 0): UNIFORM}, 5)
@@ -42,7 +33,7 @@ def test_no_hook_is_left_after_success_error_and_nesting(task, model):
     with pytest.raises(ZeroDivisionError), ri.ablated(model, circuit, batch):
         raise ZeroDivisionError
     assert hooks_left(model) == before
-    inner = Circuit({Head(0, 0): IDENTITY}, 5)
+    inner = Circuit({Head(0, 1): ONE_HOT, Head(0, 0): UNIFORM, Head(2, 0): IDENTITY}, 5)
     with ri.ablated(model, circuit, batch):
         outer_outputs = model(batch.inputs)
         with ri.ablated(model, inner, batch):
@@ -50,6 +41,7 @@ def test_no_hook_is_left_after_success_error_and_nesting(task, model):
         torch.testing.assert_close(model(batch.inputs), outer_outputs)
     assert hooks_left(model) == before
     torch.testing.assert_close(inner_outputs, naive_outputs(model, inner, batch))
+    assert not torch.allclose(inner_outputs, outer_outputs)
     model(batch.inputs)
     assert mine  # the caller's own hook still stands
 
@@ -66,17 +58,13 @@ def test_a_hook_that_did_not_fire_is_an_error(task, model):
             model(residual, start_at_layer=1)
 
 
-def test_another_batch_is_refused(task, model):
+def test_another_batch_and_heads_that_are_not_there_are_refused(task, model):
     circuit = Circuit({Head(0, 0): ONE_HOT}, 5)
     with pytest.raises(ri.InputError, match="for a batch of 3 examples and 15 positions, but"):
         with ri.ablated(model, circuit, task.sample(3)):
             model(task.sample(4).inputs)
-
-
-def test_heads_that_are_not_there_are_refused(task, model):
-    batch = task.sample(2)
     with pytest.raises(ri.InputError, match=r"found L7\.H0"):
-        with ri.ablated(model, Circuit({Head(7, 0): UNIFORM}, 5), batch):
+        with ri.ablated(model, Circuit({Head(7, 0): UNIFORM}, 5), task.sample(2)):
             pass
 
 

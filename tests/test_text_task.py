@@ -16,16 +16,7 @@ from examples import answers
 from retrieval_interp.tasks.words.template_task import NAMES, TEMPLATES
 from tests import oracles
 from tests.oracles import SENTENCE
-from tests.paper_prompts import answer_of
-
-FORMULATIONS = [
-    ri.EquationsPrompt(steps=3),
-    ri.LivesWithPrompt(steps=2),
-    ri.KingdomsPrompt(),
-    ri.FunctionsPrompt(chains=3),
-    ri.RelativesPrompt(chains=2),
-]
-TEXTS = [prompt.sample(i, seed=7).prompt for prompt in FORMULATIONS for i in range(30)]
+from tests.paper_prompts import SHORTER, TEXTS, answer_of
 
 PEOPLE = ["Anna", "Bob", "Clara", "Dan", "Eve", "Frank", "Greta", "Hugo", "Ida", "Jakob"]
 PLACES = ["shop", "park", "school", "harbour"]
@@ -47,14 +38,10 @@ CAPITALS = [
 ]
 
 
-def byte_pairs(vocab_size=550):
-    return oracles.byte_pairs(TEXTS, vocab_size)
-
-
 @pytest.fixture(scope="module")
 def rough():
     """With few merges, so that names are several tokens."""
-    return byte_pairs(450)
+    return oracles.byte_pairs(TEXTS, 450)
 
 
 @pytest.fixture(scope="module")
@@ -76,9 +63,11 @@ def tokens_of(task, question):
         return str(error)
 
 
-@pytest.mark.parametrize("formulation", FORMULATIONS, ids=lambda f: f.name)
+@pytest.mark.parametrize("formulation", SHORTER, ids=lambda f: f.name)
 def test_roles_are_at_the_last_token_of_their_symbols(rough, formulation):
-    task = ri.PromptTask(formulation, byte_pairs() if formulation.name == "kingdoms" else rough)
+    task = ri.PromptTask(
+        formulation, oracles.byte_pairs(TEXTS) if formulation.name == "kingdoms" else rough
+    )
     questions, tokens = task.usable(10, seed=1)
     several = sum(map(oracles.check_tokens, [task] * 10, questions, tokens))
     assert several > 0 or formulation.name != "lives-with"
@@ -86,7 +75,7 @@ def test_roles_are_at_the_last_token_of_their_symbols(rough, formulation):
     assert task.sample(10, seed=1).roles.tolist() == [[made.roles] for made in tokens]
 
 
-@pytest.mark.parametrize("formulation", FORMULATIONS, ids=lambda f: f.name)
+@pytest.mark.parametrize("formulation", SHORTER, ids=lambda f: f.name)
 def test_a_counterfactual_asks_about_another_chain(formulation):
     """Nothing but the question is another one, and so is the answer."""
     read = [formulation.sample(index) for index in range(200)]
@@ -150,7 +139,7 @@ def test_what_all_answers_share_belongs_to_the_prompt(kind):
 
 
 def test_losses_accuracy_and_logit_differences():
-    task = ri.PromptTask(ri.LivesWithPrompt(steps=2), byte_pairs())
+    task = ri.PromptTask(ri.LivesWithPrompt(steps=2), oracles.byte_pairs(TEXTS))
     batch = task.sample(16)
     outputs = random_outputs(task, batch)
     losses, right, difference = [], [], []
@@ -179,11 +168,11 @@ def test_what_is_left_out_is_said(bpe):
     assert tokens == [made[index] for index in usable]
     assert f"{usable[-1] - 7} of {usable[-1] + 1} examples" in str(said[0].message)
     with pytest.warns(ri.InputWarning, match=r"\d+ of 11 words are left out: .* for IO"):
-        giving(byte_pairs(9000), counterfactual={"IO": [*PEOPLE, "x y"]})
+        giving(oracles.byte_pairs(TEXTS, 9000), counterfactual={"IO": [*PEOPLE, "x y"]})
 
 
 def test_answers_that_begin_alike_are_refused():
-    task = ri.PromptTask(ri.EquationsPrompt(1, 12, "short"), byte_pairs(300))
+    task = ri.PromptTask(ri.EquationsPrompt(1, 12, "short"), oracles.byte_pairs(TEXTS, 300))
     text = "20 of 20 examples unusable .*the answers '1' and '10' begin with one token"
     with pytest.raises(ri.InputError, match=text):
         task.sample(3)

@@ -13,19 +13,7 @@ from retrieval_interp.circuits.models.plain import PlainTransformer
 from retrieval_interp.commands.command import load_model
 from retrieval_interp.storage.checkpoint import load_checkpoint, read_tensors
 from retrieval_interp.training import step_indices, train_model
-
-TINY = ri.Recipe(
-    task=ri.RetrievalTask(chains=2, steps=1, dim=2),
-    model=ri.ModelConfig(layers=1, heads=1, d_model=8),
-    steps=60,
-    batch=8,
-    examples=64,
-    log_every=5,
-    checkpoint_every=20,
-    validation_examples=16,
-    schedule="cosine",
-    warmup=3,
-)
+from tests.tiny_run import TINY
 
 
 class Stop(Exception):
@@ -166,7 +154,7 @@ def test_compiled_training_follows_eager_training():
 import json
 from dataclasses import replace
 from retrieval_interp.training import train_model
-from tests.test_training import TINY
+from tests.tiny_run import TINY
 runs = [train_model(replace(TINY, steps=8), compile=compile) for compile in (False, True)]
 print(json.dumps([[run.record["compiled"], run.metrics] for run in runs]))
 """

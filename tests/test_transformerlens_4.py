@@ -50,7 +50,7 @@ def version_4():
 
 @pytest.mark.parametrize("name", NAMES)
 @torch.no_grad()
-def test_a_checkpoint_has_the_same_outputs(version_4, hooked, name):
+def test_a_checkpoint_has_the_same_outputs(version_4, hooked, name, tmp_path):
     before = torch.random.get_rng_state()
     bridged = ri.load_checkpoint(name)
     assert torch.equal(torch.random.get_rng_state(), before)
@@ -59,6 +59,9 @@ def test_a_checkpoint_has_the_same_outputs(version_4, hooked, name):
     inputs = bridged.task.sample(8, split="test").inputs
     expected = hooked[name].model(inputs)
     torch.testing.assert_close(bridged.model(inputs), expected, atol=1e-5, rtol=0)
+    with pytest.raises(ri.InputError, match=r"a native bridge, found another model \(Linear"):
+        linear, sizes = torch.nn.Linear(1, 1), ri.ModelConfig(layers=1, heads=2, d_model=8)
+        ri.save_checkpoint(tmp_path / "linear", linear, SMALL, sizes, {})
 
 
 @pytest.mark.slow
@@ -111,15 +114,3 @@ def test_training_is_that_of_a_hooked_transformer(task, tmp_path):
         for row, expected in zip(other.metrics, first.metrics, strict=True):
             assert row["train_loss"] == pytest.approx(expected["train_loss"], rel=1e-5)
             assert row["validation_loss"] == pytest.approx(expected["validation_loss"], rel=1e-5)
-
-
-def test_a_bridge_is_saved(version_4, tmp_path):
-    sizes = ri.ModelConfig(layers=1, heads=2, d_model=8)
-    made = ri.build_model(sizes, SMALL, seed=4)
-    ri.save_checkpoint(tmp_path / "x.safetensors", made, SMALL, sizes, {})
-    inputs = SMALL.sample(2).inputs
-    with torch.no_grad():
-        opened = ri.load_checkpoint(tmp_path / "x.safetensors").model
-        torch.testing.assert_close(opened(inputs), made(inputs))
-    with pytest.raises(ri.InputError, match=r"a native bridge, found another model \(Linear"):
-        ri.save_checkpoint(tmp_path / "y", torch.nn.Linear(1, 1), SMALL, sizes, {})

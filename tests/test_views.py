@@ -16,7 +16,6 @@ from retrieval_interp.circuits.draw.layout import head_kind, worth_of_paths
 from retrieval_interp.circuits.hooks import is_hooked_transformer
 from retrieval_interp.circuits.mechanisms import UNIFORM, OneHot, Shared
 from retrieval_interp.views.score_text import path_table, score_table, score_to_dict, verdict
-from tests.browser import needs_chromium, page_in_chromium
 
 ENABLING = HeadPath(Head(0, 0), RolePath(2, 1))
 CIRCUIT = Circuit(
@@ -56,22 +55,6 @@ def test_an_arrow_ends_where_its_path_ends():
         assert numbers[-1] == floors[path.head.layer + 1] + 5
     dashed = [name for name, line in found.items() if line.get("stroke-dasharray")]
     assert dashed == [str(ENABLING)]
-
-
-@needs_chromium
-@pytest.mark.browser
-@pytest.mark.parametrize(("scheme", "letters"), [("light", 0), ("dark", 255)])
-def test_a_file_has_the_colours_of_light_or_dark_and_a_drawing_in_a_page_its_own(
-    tmp_path, scheme, letters
-):
-    svg = ri.draw_circuit(CIRCUIT, 4, ORDER)
-    (tmp_path / "circuit.svg").write_text(svg)
-    color = "getComputedStyle(document.querySelector('svg text')).color"
-    with page_in_chromium(color_scheme=scheme) as (page, _):
-        page.set_content(f"<body style='color: red'>{svg}")
-        assert page.evaluate(color) == "rgb(255, 0, 0)"
-        page.goto((tmp_path / "circuit.svg").as_uri())
-        assert page.evaluate(color) == f"rgb({letters}, {letters}, {letters})"
 
 
 def test_an_arrow_is_as_wide_as_its_path_is_worth_of_what_was_learned():

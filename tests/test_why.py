@@ -174,7 +174,7 @@ def test_the_workbench_shows_the_same():
 
 
 def test_a_circuit_of_what_is_kept_is_built_by_clicking(tmp_path):
-    bench = ri.open("small", examples=32, progress=lambda items, what: items)
+    bench = ri.open("small", examples=32)
     page = Exploring(bench, lambda html: None, lambda act: act())
     page.answer({"do": "keep"})
     nothing = bench.loss
@@ -196,7 +196,7 @@ def test_a_circuit_of_what_is_kept_is_built_by_clicking(tmp_path):
     page.answer({"do": "toggle", "path": "L2.H0 s0<-s2"})
     assert str(bench.circuit[2, 0]) == "counterfactual s0<-s2"
     saved = bench.save(tmp_path / "kept.json")  # and read where nothing has a counterfactual yet
-    again = ri.open("small", examples=32, progress=lambda items, what: items)
+    again = ri.open("small", examples=32)
     again.load(saved)
     score = ri.score_circuit(bench.model, bench.task, bench.circuit, again.batch, controls=0)
     assert again.loss == pytest.approx(bench.loss) == score.combined_loss
@@ -304,7 +304,6 @@ def test_the_command_explains(run_command_in_process, tmp_path, undocumented):
     argv = ["--model", "small", "--examples", "16", "--controls", "2", "--json", "why.json"]
     done = run_command_in_process("why", *argv, "--report", "why.html", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert max(map(len, done.stdout.splitlines())) <= 100
     data = json.loads((tmp_path / "why.json").read_text())
     assert not undocumented(data) and data["schema"] == "retrieval-interp/why/1"
     assert data["levels"][-1]["units"] == ["L2.H0 s0<-s2", "L4.H0 s0<-s4"]
