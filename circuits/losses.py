@@ -205,8 +205,10 @@ def cut_losses(
 def removed_losses(
     scorer: Scorer, circuit: Circuit, progress: Progress = no_progress
 ) -> Iterator[tuple[HeadPath, Float[Tensor, "batch target"]]]:
-    """Remove each path from a circuit, where attention is fixed: what it carries."""
-    scorer.rebase(circuit)
+    """Remove each path from a circuit, where attention is fixed: what it carries.
+
+    It is fast if the circuit is the scorer's base (`Scorer.rebase`).
+    """
     for path in progress(list(circuit.paths()), "removing paths"):
         yield path, scorer.losses(circuit.without(path))
 

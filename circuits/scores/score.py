@@ -240,11 +240,11 @@ def score_circuit(
     bar = Bar(task, intact, uninformed.loss, tolerance)
     heads = _replace_heads(scorer, circuit, progress)
     cut, redundant = _cut_live(scorer, circuit, bar, progress)
-    paths = []
+    scorer.rebase(circuit)
+    combined, paths = scorer.base_losses.mean(dim=1), []
     for path, losses in removed_losses(scorer, circuit, progress):
         loss, se = Measured.of(losses)
         paths.append(PathScore(**vars(cut[path]), removed_loss=loss, se=se))
-    combined = scorer.base_losses.mean(dim=1)  # the circuit is the base since `removed_losses`
     heads |= _empty_heads(scorer, circuit, bar, heads, progress)
     fixed = [row for row in heads.values() if row.mechanism.is_fixed]
     needed = [row.head for row in fixed if row.needed]
