@@ -108,8 +108,8 @@ class Scorer:
         self.heads = heads_of(model)
         self.runs = make_runs(model, batch, task)
         self.positions = positions_by_layer(model, batch)
-        self.kept = self.runs.base(self.empty_circuit)
-        outputs = self.runs.outputs(self.base, self.kept)
+        self.base_run = self.runs.base(self.empty_circuit)
+        outputs = self.runs.outputs(self.base_circuit, self.base_run)
         fits.check_answers(task, batch, outputs)
         self.base_losses = self._losses(outputs)
         if not bool(torch.isfinite(self.base_losses).all()):
@@ -119,9 +119,9 @@ class Scorer:
             )
 
     @property
-    def base(self) -> Circuit:
+    def base_circuit(self) -> Circuit:
         """The circuit of the run that is kept."""
-        return self.kept[0].circuit
+        return self.base_run[0].circuit
 
     @property
     def empty_circuit(self) -> Circuit:
@@ -137,20 +137,28 @@ class Scorer:
         self, circuit: Circuit, accepts: Callable[[Float[Tensor, "batch target"]], bool]
     ) -> bool:
         """Run a circuit, which becomes the base of later runs only if its losses are accepted."""
-        if circuit == self.base:
+        if circuit == self.base_circuit:
             return accepts(self.base_losses)
         self._check(circuit)
-        kept = self.runs.base(circuit, self.kept)
-        losses = self._losses(self.runs.outputs(circuit, kept))
+        run = self.runs.base(circuit, self.base_run)
+        losses = self._losses(self.runs.outputs(circuit, run))
         accepted = accepts(losses)
         if accepted:
-            self.kept, self.base_losses = kept, losses
+            self.base_run, self.base_losses = run, losses
         return accepted
+
+    def free_base_run(self) -> None:
+        """Start the base run again, without what earlier runs have filled it with.
+
+        Role runs compute of it what some run needs, and keep that. With hooks, which keep all at
+        once, this would free nothing.
+        """
+        self.base_run = self.runs.base(self.base_circuit)
 
     def losses(self, circuit: Circuit) -> Float[Tensor, "batch target"]:
         """Return the loss of each example and asked symbol, with a circuit in place."""
         self._check(circuit)
-        return self._losses(self.runs.outputs(circuit, self.kept))
+        return self._losses(self.runs.outputs(circuit, self.base_run))
 
     def losses_by_example(self, circuit: Circuit) -> Float[Tensor, " batch"]:
         """Return the loss of every example, the mean over asked symbols."""

@@ -60,7 +60,7 @@ class Judge:
         self.uninformed = uninformed_loss(model, task, batch, self.losses)
         self.bar = Bar(task, intact, self.uninformed.loss, tolerance)
         for stage in self.stages if self.fast else []:
-            stage.kept = stage.runs.base(self.empty)  # frees the memory of the intact run
+            stage.free_base_run()
         self._estimates: tuple[Circuit, Attribution] | None = None  # around the last circuit
 
     @cached_property
