@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import reduce
 from typing import Any
 
+from retrieval_interp.circuits.counterfactual import patching as patching  # adds to MECHANISMS
 from retrieval_interp.circuits.mechanisms import MECHANISMS, ORIGINAL, Cut, Mechanism
 from retrieval_interp.circuits.paths import Head as Head
 from retrieval_interp.circuits.paths import HeadPath as HeadPath
@@ -248,26 +249,19 @@ class _File:
     record: dict[str, Any] = field(default_factory=dict)
 
 
-def mechanism_kinds() -> dict[str, type[Mechanism]]:
-    """Return every class of mechanism by its kind, as text and files name it."""
-    from retrieval_interp.circuits.counterfactual.patching import Counterfactual, Patched
-
-    return MECHANISMS | {kind.kind: kind for kind in (Counterfactual, Patched)}
-
-
 def _read_heads(file: _File, roles: Roles) -> dict[Head, Mechanism]:
-    mechanisms, kinds = dict[Head, Mechanism](), mechanism_kinds()
+    mechanisms = dict[Head, Mechanism]()
     for number, row in enumerate(file.heads):
         identity = {key: row[key] for key in _Place.__annotations__ if key in row}
         place = from_data(_Place, identity, f"circuit: heads[{number}]")
-        head, kind = Head(place.layer, place.head), kinds.get(place.mechanism)
+        head, kind = Head(place.layer, place.head), MECHANISMS.get(place.mechanism)
         if min(head) < 0 or head in mechanisms:
             given = f"{head} twice" if head in mechanisms else str(head)
             raise InputError(f"circuit: expected every head once, from L0.H0 on, found {given}")
         if kind is None:
             raise InputError(
                 f"circuit: {head}: expected the mechanism "
-                f"{nearest(place.mechanism, kinds, ' or '.join(kinds))}, found "
+                f"{nearest(place.mechanism, MECHANISMS, ' or '.join(MECHANISMS))}, found "
                 f"{place.mechanism!r:.60}"
             )
         try:
@@ -287,8 +281,7 @@ def suppose(circuit: Circuit, line: str) -> Circuit:
             "L1.H0 uniform, or L1.H0 one-hot, without paths, for a head that attends nowhere; "
             f"found {line!r:.80}"
         )
-    kinds = mechanism_kinds()
-    head, kind = Head.parse(words[0]), kinds.get(words[1])
+    head, kind = Head.parse(words[0]), MECHANISMS.get(words[1])
     if words[1].startswith("~"):
         enabling = {HeadPath(head, RolePath.parse(word[1:], circuit.roles)) for word in words[1:]}
         return replace(circuit, enabling=tuple(sorted({*circuit.enabling, *enabling})))
@@ -298,8 +291,8 @@ def suppose(circuit: Circuit, line: str) -> Circuit:
         measured = "expected no paths, and a workbench, which measures it, as bench.suppose does"
         raise InputError(f"{kind.kind}: {measured}, found {line!r:.80}")
     if not RolePath.is_meant(words[1]):
-        every = f"{', '.join(kinds)} (one-hot without paths: the head attends nowhere)"
-        expected = nearest(words[1], kinds, every)
+        every = f"{', '.join(MECHANISMS)} (one-hot without paths: the head attends nowhere)"
+        expected = nearest(words[1], MECHANISMS, every)
         raise InputError(f"expected {expected}, or a path such as s0<-s2, found {line!r:.80}")
     parsed = [RolePath.parse(word, circuit.roles) for word in words[1:]]
     return circuit.replace(head, circuit[head].adding(*parsed))

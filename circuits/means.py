@@ -210,12 +210,10 @@ def read_patterns(
 
 def _weighing(circuit: Circuit, layer: int, pattern: Tensor, batch: Batch) -> Tensor:
     """Return a layer's pattern; of patched heads the attention that weighs their values."""
-    from retrieval_interp.circuits.counterfactual.patching import Counterfactual
-
     pattern = pattern.clone()
     for head, mechanism in circuit.mechanisms.items():
-        if head.layer == layer and isinstance(mechanism, Counterfactual):
-            there = mechanism.checked(batch.counterfactual_of(*head)).pattern
+        if head.layer == layer and mechanism.is_patched:
+            there = batch.counterfactual_of(*head)
             pattern[:, head.head] = mechanism.weighing(pattern[:, head.head], there, batch.roles)
     return pattern
 

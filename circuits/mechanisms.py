@@ -34,7 +34,7 @@ Pattern = Float[Tensor, "#batch dest src"]
 OwnPattern = Float[Tensor, "batch dest src"]  # of the head itself in a run
 Output = Float[Tensor, "batch dest d_head"]  # what a head writes, z = P V
 MECHANISMS: dict[str, type["Mechanism"]] = {}
-"""Every class of mechanism, by its `kind`."""
+"""Every class of mechanism, by its `kind`; `circuit` imports those of `counterfactual`, too."""
 EVERYTHING_BEFORE = Mask()
 _DIGITS = 5  # decimals of a mean pattern's weights
 
@@ -161,6 +161,10 @@ class Mechanism:
         `here` is its attention in the run at hand, `there` on a counterfactual prompt.
         """
         raise InputError(f"{self.kind}: the head keeps what it writes")
+
+    def weighing(self, own: OwnPattern, there: Attended | None, roles: Places) -> OwnPattern:
+        """Return the attention by which values are weighed, given the one in place and `there`."""
+        return own
 
     def named(self, names: Sequence[str]) -> "Mechanism":
         """The same mechanism, whose paths are printed with these names of roles."""

@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 
-from retrieval_interp.circuits.mechanisms import Mechanism, Output, WithPaths
+from retrieval_interp.circuits.mechanisms import Mechanism, Output, OwnPattern, WithPaths
 from retrieval_interp.circuits.paths import Places, RolePath, role_places
 from retrieval_interp.tasks import InputError, parse_role, role_name
 from retrieval_interp.tasks.structured import from_data
@@ -62,10 +62,11 @@ class Counterfactual(WithPaths):
             z = z - along(tried, here, there, self.patch)
         return z
 
-    def weighing(self, own: Tensor, there: Tensor, roles: Places) -> Tensor:
-        """The attention by which it weighs values: the counterfactual's, but for what is kept."""
+    def weighing(self, own: OwnPattern, there: Attended | None, roles: Places) -> OwnPattern:
+        """The counterfactual's attention, but for what is kept; its own if values are patched."""
+        pattern = self.checked(there).pattern.to(own)
         kept = places_of(self.paths, self.rows, roles, own.shape[1])
-        return own if self.patch == "v" else own.where(kept, there.to(own))
+        return own if self.patch == "v" else own.where(kept, pattern)
 
     def checked(self, there: Attended | None) -> Attended:
         """Return the attention on the counterfactual; an error if there is none."""
@@ -119,8 +120,10 @@ class Patched(Counterfactual):
         lost = places_of(self.paths, self.rows, roles, here.z.shape[1])
         return here.z + along(lost, here, there, self.patch) - along(lost, here, there, None)
 
-    def weighing(self, own: Tensor, there: Tensor, roles: Places) -> Tensor:
-        return super().weighing(there, own, roles) if self.patch != "v" else own
+    def weighing(self, own: OwnPattern, there: Attended | None, roles: Places) -> OwnPattern:
+        pattern = self.checked(there).pattern.to(own)
+        lost = places_of(self.paths, self.rows, roles, own.shape[1])
+        return own if self.patch == "v" else pattern.where(lost, own)
 
 
 def places_of(
