@@ -1,7 +1,9 @@
 """Heads and paths between roles: how they are written, which positions they join, their attention.
 
-`path_sources` defines which positions a path joins; everything here and elsewhere that checks,
-measures or draws paths calls it. Nothing here runs a model.
+A path joins roles of the same chain. `path_sources` says which positions these are, for patterns
+along paths and for attention that is cut or measured. Only where heads are patched from a
+counterfactual prompt, it joins roles of any two chains (`counterfactual.patching.places_of`).
+Nothing here runs a model.
 """
 
 import re

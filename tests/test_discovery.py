@@ -11,8 +11,8 @@ import torch
 
 import retrieval_interp as ri
 from retrieval_interp.circuits.circuit import Circuit, Head
-from retrieval_interp.circuits.discovery.attribution import Changed
-from retrieval_interp.circuits.discovery.space import Nearby, _scaled
+from retrieval_interp.circuits.discovery.attribution import Estimate, attribute
+from retrieval_interp.circuits.discovery.space import Effort, Nearby, _scaled
 from retrieval_interp.circuits.losses import Scorer, mean_loss, standard_error
 from retrieval_interp.circuits.mechanisms import IDENTITY, UNIFORM
 from tests.built_by_hand import LastMark, Star, built, copies, finds_the_star, hands_on, scores
@@ -56,29 +56,27 @@ def test_a_found_circuit_holds_elsewhere_and_no_two_changes_make_it_cheaper(smal
     assert len(twice) > 50 and not any(map(holds, [*once, *twice]))
 
 
-def test_circuits_nearby_should_lose_what_their_parts_add_up_to():
-    """By the formula, part by part; of what was measured, the measured effect."""
+def test_circuits_nearby_should_lose_what_is_estimated_or_measured():
+    """Estimated changes of several heads; the change of one to a simpler mechanism, measured."""
     search = ri.Search(hands_on(), LastMark(), ri.SearchOptions(examples=32))
     judge, start = search.judge, min(search.starts, key=search.key)
-    nearby, changes = Nearby(search.space, start, judge), judge.changes(start)
-    estimated = Changed(0.3, torch.tensor([0.6, 0.8]))  # an effect of 1.3
-    for measured in (2.0, 1.0, 0.1, -1.0):
-        assert _scaled(estimated, measured).effect == pytest.approx(measured)
-    for choice, change in nearby._measured.items():
-        trial = start.replace(choice.head, choice.mechanism)
-        risen = judge.loss(trial, stages=1) - judge.loss(start, stages=1)
-        assert change.effect == pytest.approx(risen, abs=1e-6)
+    estimates = attribute(search.model, search.task, judge.batch, start)
+    nearby = Nearby(search.space, start, judge, Effort(measured=0, measured_fast=0))
     found = nearby.around(limit := 6 * search.key(start))
     for near in found:
-        first, second = judge.loss(start), 0.0
-        for row in (
-            row for number in near.choices for row in nearby._row_changes(nearby.choices[number])
-        ):
-            change = nearby._measured.get(row) or changes.change(row.head, row.mechanism)
-            first, second = first + change.first, second + change.second
-        assert near.loss == pytest.approx(first + float(second.square().sum()), abs=1e-6)
-        assert near.key == search.key(nearby.circuit_of(near))
+        circuit = nearby.circuit_of(near)
+        rise = estimates.estimate(circuit).effect
+        assert near.loss == pytest.approx(judge.loss(start) + rise, abs=1e-6)
+        assert near.key == search.key(circuit)
     assert len(found) > 4 and search.key(start) < max(near.key for near in found) < limit
+    start = search.starts[-1]  # of measured patterns, near which are many simpler ones
+    nearby = Nearby(search.space, start, judge)
+    first = nearby.chain(search.limit, down=True)[0]  # with one head made simpler
+    rise = judge.loss(nearby.circuit_of(first), stages=1) - judge.loss(start, stages=1)
+    assert first.loss == pytest.approx(judge.loss(start) + rise, abs=1e-9)
+    estimated = Estimate(0.3, torch.tensor([0.6, 0.8]))  # an effect of 1.3
+    for measured in (2.0, 1.0, 0.1, -1.0):
+        assert _scaled(estimated, measured).effect == pytest.approx(measured)
 
 
 @pytest.mark.slow

@@ -131,8 +131,9 @@ def places_of(
 ) -> Bool[Tensor, "batch dest src"]:
     """Return where a pattern belongs to these paths and rows.
 
-    A path joins role `dest` of any chain with role `src` of any chain. So where every position has
-    a role, all paths of a row together make the whole row.
+    A path joins role `dest` of any chain with role `src` of any chain, not only of the same one as
+    `path_sources` has it. So where every position has a role, all paths of a row together make the
+    whole row, and keeping a row can be narrowed to keeping some of its paths.
     """
     standing = role_places(roles, size)
     joined = torch.zeros(len(roles), size, size, dtype=torch.bool, device=roles.device)

@@ -341,7 +341,10 @@ def _patched_layer(here: Attended, there: Attended, patch: Patch) -> Tensor:
 
 
 def _levels(added: Float[Tensor, "split batch head dest src"], batch: Batch) -> list[Tensor]:
-    """Sum contributions over heads, rows and paths, [split batch head ...]."""
+    """Sum contributions over heads, rows and paths, [split batch head ...].
+
+    Paths join roles of any two chains, as in `patching.places_of`.
+    """
     added = added.nan_to_num()  # rows of padding may be NaN
     standing = role_places(batch.roles, added.shape[-1]).to(added)
     rows = torch.einsum("xbhds,bid->xbhi", added, standing)

@@ -35,7 +35,7 @@ Patterns = Float[Tensor, "batch head dest src"]
 Projections = Float[Tensor, "product batch"]  # of the loss, and of each draw of the outputs
 
 
-class Changed(NamedTuple):
+class Estimate(NamedTuple):
     """The estimated change of the loss, `first` + |`second`|².
 
     For changes of several heads at once, `first` and `second` are each added up. On the CPU.
@@ -60,28 +60,28 @@ class Attribution:
 
     def __init__(self, parts: "Sequence[PatternGradients]"):
         self.parts = parts
-        self._changes: dict[tuple[Head, Mechanism], Changed] = {}
+        self._estimates: dict[tuple[Head, Mechanism], Estimate] = {}
 
-    def change(self, head: Head, mechanism: Mechanism) -> Changed:
+    def change(self, head: Head, mechanism: Mechanism) -> Estimate:
         """Estimate the change of the loss if one head has another mechanism."""
         key = head, mechanism
-        if key not in self._changes:
+        if key not in self._estimates:
             products = torch.cat([part.change(head, mechanism).cpu() for part in self.parts], dim=1)
             scale = (2 * max(1, products[1:].numel())) ** -0.5
             first, second = float(products[0].mean()), scale * products[1:].flatten()
-            self._changes[key] = Changed(first, second)
-        return self._changes[key]
+            self._estimates[key] = Estimate(first, second)
+        return self._estimates[key]
 
-    def estimate(self, circuit: Circuit) -> Changed:
+    def estimate(self, circuit: Circuit) -> Estimate:
         """Estimate the change of the loss if `circuit` replaces the one in place."""
         before, used = self.parts[0].circuit, self.parts[0].used
         circuit.check_fits(len(used), used[0].shape[1])
         heads = sorted(circuit.mechanisms.keys() | before.mechanisms.keys())
-        changed = [self.change(h, circuit[h]) for h in heads if circuit[h] != before[h]]
-        if not changed:
-            return Changed(0.0, torch.zeros(1))
-        firsts, seconds = zip(*changed)
-        return Changed(sum(firsts), torch.stack(seconds).sum(0))
+        estimates = [self.change(h, circuit[h]) for h in heads if circuit[h] != before[h]]
+        if not estimates:
+            return Estimate(0.0, torch.zeros(1))
+        firsts, seconds = zip(*estimates)
+        return Estimate(sum(firsts), torch.stack(seconds).sum(0))
 
     def effects(self, circuits: Sequence[Circuit]) -> list[float]:
         """Estimate the change of the loss for each of many circuits."""

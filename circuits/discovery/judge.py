@@ -13,7 +13,7 @@ from torch import Tensor
 
 from retrieval_interp.circuits.circuit import Circuit
 from retrieval_interp.circuits.deadline import Deadline
-from retrieval_interp.circuits.discovery.attribution import Attribution, Changed, attribute
+from retrieval_interp.circuits.discovery.attribution import Attribution, Estimate, attribute
 from retrieval_interp.circuits.hooks import HookedModel
 from retrieval_interp.circuits.losses import Scorer
 from retrieval_interp.circuits.means import allowed_attention, mean_attention
@@ -111,7 +111,7 @@ class Judge:
         """Return the loss of every example."""
         return self._first_losses(circuit, len(self.stages))
 
-    def changes(self, circuit: Circuit) -> "Attribution | MeasuredChanges":
+    def estimates_around(self, circuit: Circuit) -> "Attribution | MeasuredChanges":
         """Return what other mechanisms do to a loss, estimated or else measured."""
         if self._estimates is None or self._estimates[0] != circuit:
             try:
@@ -167,7 +167,7 @@ class MeasuredChanges:
     def __init__(self, judge: Judge, circuit: Circuit):
         self.judge, self.circuit = judge, circuit
 
-    def change(self, head: Head, mechanism: Mechanism) -> Changed:
+    def change(self, head: Head, mechanism: Mechanism) -> Estimate:
         """As `Attribution.change`, without a second-order part."""
-        changed = self.judge.loss(self.circuit.replace(head, mechanism), 1, self.circuit)
-        return Changed(changed - self.judge.loss(self.circuit, 1), torch.zeros(0))
+        loss = self.judge.loss(self.circuit.replace(head, mechanism), 1, self.circuit)
+        return Estimate(loss - self.judge.loss(self.circuit, 1), torch.zeros(0))

@@ -66,8 +66,8 @@ def cut_paths(judge: Judge, heads: Sequence[Head], sets: list[Paths]) -> Iterato
     strong = {head: (judge.attention[head] >= _WEAKEST).nonzero().tolist() for head in heads}
     present = [HeadPath(head, RolePath(*path)) for head in heads for path in strong[head]]
     yield "ordering paths"
-    changes = judge.changes(empty)
-    effects = [changes.change(head, Cut((path,))).effect for head, path in present]
+    estimates = judge.estimates_around(empty)
+    effects = [estimates.change(head, Cut((path,))).effect for head, path in present]
     by_effect = [path for _, path in sorted(zip(effects, present), reverse=True)]
     role_paths = list(dict.fromkeys(path.path for path in by_effect))
     for number, role_path in enumerate(role_paths, 1):

@@ -211,7 +211,7 @@ class Search:
     def options_of(self, circuit: Circuit, head: Head) -> list[Mechanism]:
         """Return mechanisms one change away: another candidate, a path more or less."""
         choice = self.space.choice(head, circuit[head])
-        return [option.mechanism for option in self.space.options(choice)]
+        return [option.mechanism for option in self.space.neighbours(choice)]
 
     def cost(self, circuit: Circuit) -> int:
         """Return the cost of a circuit: the sum over all heads that may be replaced."""

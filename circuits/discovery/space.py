@@ -27,7 +27,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from retrieval_interp.circuits.circuit import Circuit
-from retrieval_interp.circuits.discovery.attribution import Changed
+from retrieval_interp.circuits.discovery.attribution import Estimate
 from retrieval_interp.circuits.discovery.judge import Judge
 from retrieval_interp.circuits.hooks import HookedModel
 from retrieval_interp.circuits.means import overlaps, position_means, role_mean
@@ -145,7 +145,7 @@ class Space:
         self.candidates: dict[Head, list[Mechanism]] = {}  # of each head, the simplest first
         self.attended: dict[Head, list[RolePath]] = {}  # paths that may be added to a head
         self._choices: dict[tuple[Head, Mechanism], Choice] = {}
-        self._options: dict[Choice, list[Choice]] = {}
+        self._neighbours: dict[Choice, list[Choice]] = {}
         for head in heads:
             measured = rules[head] if shared else []
             every = [IDENTITY, UNIFORM, *(start[head] for start in alike), *measured, ORIGINAL]
@@ -188,23 +188,23 @@ class Space:
         """Return a head's choice of a mechanism, the same object every time."""
         return self._choices.setdefault((head, mechanism), Choice(head, mechanism))
 
-    def options(self, choice: Choice) -> list[Choice]:
+    def neighbours(self, choice: Choice) -> list[Choice]:
         """Return choices one change away: another candidate, a path more or less.
 
         If sources may not share a role, a path that is added replaces the role's other one.
         """
-        if choice not in self._options:
+        if choice not in self._neighbours:
             head, mechanism = choice.head, choice.mechanism
-            options = list(self.candidates[head])
+            mechanisms = list(self.candidates[head])
             kept = mechanism.paths if mechanism.follows_paths else ()
-            options += [along(path for path in kept if path != removed) for removed in kept]
+            mechanisms += [along(path for path in kept if path != removed) for removed in kept]
             if not (mechanism.keeps_own or mechanism.is_measured):
                 for new in self.attended[head]:
                     beside = [path for path in kept if self.shared or path.dest != new.dest]
-                    options += [along([*beside, new])] if new not in kept else []
-            distinct = [option for option in dict.fromkeys(options) if option != mechanism]
-            self._options[choice] = [self.choice(head, option) for option in distinct]
-        return self._options[choice]
+                    mechanisms += [along([*beside, new])] if new not in kept else []
+            distinct = [option for option in dict.fromkeys(mechanisms) if option != mechanism]
+            self._neighbours[choice] = [self.choice(head, option) for option in distinct]
+        return self._neighbours[choice]
 
     def _cost(self, mechanism: Mechanism) -> int:
         return cost_of(mechanism, self.empty.n_roles)
@@ -221,7 +221,7 @@ class Effort:
     measured_fast: int = 256  # the same for models of which a run computes only what differs
     depth: int = 8  # changes from the start at most, since the errors of predictions add up
     states: int = 600  # circuits that the beam keeps after each change, ...
-    changes: int = 400_000  # ... fewer if together they have more changes than this
+    moves: int = 400_000  # ... fewer if together they have more of these
     hold: int = 8  # circuits predicted to hold that are tried, the simplest ones
     others: int = 32  # of those with the lowest losses, and with the fewest changes, each
     others_far: int = 4  # the same around a circuit that does not hold, to get closer to holding
@@ -240,7 +240,7 @@ class Near(NamedTuple):
     loss: float  # predicted
 
 
-class Front(NamedTuple):
+class Beam(NamedTuple):
     """Several such circuits as tensors, with their second-order vectors."""
 
     choices: Int[Tensor, "circuit head"]
@@ -248,9 +248,9 @@ class Front(NamedTuple):
     losses: Float[Tensor, " circuit"]
     second: Float[Tensor, "circuit number"]
 
-    def pick(self, chosen: Tensor | list[int]) -> "Front":
+    def pick(self, chosen: Tensor | list[int]) -> "Beam":
         """Return some of them, by index or mask."""
-        return Front(*(column[chosen] for column in self))
+        return Beam(*(column[chosen] for column in self))
 
     def listed(self) -> list[Near]:
         """Return them one by one."""
@@ -258,15 +258,15 @@ class Front(NamedTuple):
         return [Near(tuple(choices), key, loss) for choices, key, loss in zip(*columns)]
 
 
-class Changes(NamedTuple):
-    """Changes of one head of some circuits of a `Front`, and what becomes of these circuits."""
+class Moves(NamedTuple):
+    """Changes of one head of one circuit of a `Beam` each, and what becomes of the circuits."""
 
-    circuit: Int[Tensor, " change"]  # its place in the front
-    head: Int[Tensor, " change"]  # its place in the circuit's choices
-    old: Int[Tensor, " change"]  # the head's choice, by number
-    new: Int[Tensor, " change"]
-    keys: Int[Tensor, " change"]  # of the changed circuits
-    losses: Float[Tensor, " change"]  # predicted for them
+    circuit: Int[Tensor, " move"]  # its place in the beam
+    head: Int[Tensor, " move"]  # its place in the circuit's choices
+    old: Int[Tensor, " move"]  # the head's choice, by number
+    new: Int[Tensor, " move"]
+    keys: Int[Tensor, " move"]  # of the changed circuits
+    losses: Float[Tensor, " move"]  # predicted for them
 
 
 class Nearby:
@@ -281,26 +281,26 @@ class Nearby:
         self._keys: list[int] = []
         self._first: list[float] = []
         self._second: list[Float[Tensor, " number"]] = []
-        self._options: dict[int, tuple[Int[Tensor, " option"], Float[Tensor, " option"]]] = {}
-        self._estimates = judge.changes(circuit)
+        self._neighbours: dict[int, tuple[Int[Tensor, " choice"], Float[Tensor, " choice"]]] = {}
+        self._estimates = judge.estimates_around(circuit)
         start = [space.choice(head, circuit[head]) for head in space.heads]
         unchanged = self._estimates.change(start[0].head, start[0].mechanism)
         self._zero = torch.zeros_like(unchanged.second, dtype=torch.double)
         self._measured = self._measure_simpler(start)
-        self.start = Front(
+        self.start = Beam(
             choices=torch.tensor([[self._number(choice) for choice in start]]),
             keys=torch.tensor([space.key(circuit)]),
             losses=torch.tensor([judge.loss(circuit)], dtype=torch.double),
             second=self._zero[None],
         )
 
-    def _measure_simpler(self, start: list[Choice]) -> dict[Choice, Changed]:
+    def _measure_simpler(self, start: list[Choice]) -> dict[Choice, Estimate]:
         """Predict changes of heads to simpler choices; measure the least harmful."""
         judge, key_of = self.judge, self.space.key_of
         simpler = {
             option: self._estimates.change(option.head, option.mechanism)
             for choice in start
-            for option in self.space.options(choice)
+            for option in self.space.neighbours(choice)
             if key_of(option.mechanism) <= key_of(choice.mechanism)
         }
         count = self.effort.measured_fast if judge.fast else self.effort.measured
@@ -322,18 +322,18 @@ class Nearby:
         key are changed once; of circuits with the same loss only the simplest is kept.
         """
         highest = max(int(self.start.keys), limit - 1)
-        front, fronts = self.start, [self.start]
-        seen = {near.choices for near in front.listed()}
+        beam, beams = self.start, [self.start]
+        seen = {near.choices for near in beam.listed()}
         for _ in range(self.effort.depth):
             self.judge.deadline.check()
-            front = self._best_changes(front, highest)
-            new = [n for n, near in enumerate(front.listed()) if near.choices not in seen]
+            beam = self._best_moves(beam, highest)
+            new = [n for n, near in enumerate(beam.listed()) if near.choices not in seen]
             if not new:
                 break
-            front = front.pick(new)
-            seen.update(near.choices for near in front.listed())
-            fronts.append(front)
-        reached = Front(*map(torch.cat, zip(*fronts[1:] or fronts)))
+            beam = beam.pick(new)
+            seen.update(near.choices for near in beam.listed())
+            beams.append(beam)
+        reached = Beam(*map(torch.cat, zip(*beams[1:] or beams)))
         return reached.pick(_simplest(reached.losses, reached.keys)).listed()
 
     def chain(self, most: float, down: bool) -> list[Near]:
@@ -342,81 +342,82 @@ class Nearby:
         With `down` they become ever simpler while the predicted loss stays below `most`; otherwise
         the loss falls until it is below. The best change has the best ratio of loss to key.
         """
-        front, links = self.start, list[Near]()
+        beam, links = self.start, list[Near]()
         while True:
-            changes = self.changes(front)
-            rise, growth = changes.losses - front.losses, changes.keys - front.keys
+            moves = self.moves(beam)
+            rise, growth = moves.losses - beam.losses, moves.keys - beam.keys
             price = torch.where(rise > 0, rise / (-growth).clamp(min=1), rise / growth.clamp(min=1))
-            improves = (rise < 0) & (front.losses >= most)
-            allowed = (growth < 0) & (changes.losses <= most) if down else improves
+            improves = (rise < 0) & (beam.losses >= most)
+            allowed = (growth < 0) & (moves.losses <= most) if down else improves
             cheapest = price.where(allowed, torch.inf).argmin()[None]
             if not bool(allowed[cheapest]):
                 return links
-            front = self.changed(front, changes, cheapest)
-            links += front.listed()
+            beam = self.moved(beam, moves, cheapest)
+            links += beam.listed()
 
-    def _best_changes(self, front: Front, highest: int) -> Front:
+    def _best_moves(self, beam: Beam, highest: int) -> Beam:
         """Change each of some circuits once; return the best of each key."""
-        changes = self.changes(front)
-        losses, keys = changes.losses, changes.keys
+        moves = self.moves(beam)
+        losses, keys = moves.losses, moves.keys
         order = ((keys <= highest) & (losses <= self._highest_loss)).nonzero()[:, 0]
         order = order[_simplest(losses[order], keys[order])]
         order = order[keys[order].argsort(stable=True)]
         counts = keys[order].unique_consecutive(return_counts=True)[1]
-        affordable = self.effort.changes * len(front.choices) // max(1, len(losses))
+        affordable = self.effort.moves * len(beam.choices) // max(1, len(losses))
         states = min(self.effort.states, max(1, affordable))
         width = max(2, states // max(1, len(counts)))
         by_key = order.split(counts.tolist())
         chosen = torch.cat([order[:0], *(of_key[:width] for of_key in by_key)])
-        return self.changed(front, changes, chosen[losses[chosen].argsort()][: 2 * states])
+        return self.moved(beam, moves, chosen[losses[chosen].argsort()][: 2 * states])
 
-    def changes(self, front: Front) -> Changes:
-        """Change each head of each circuit to every option.
+    def moves(self, beam: Beam) -> Moves:
+        """Change each head of each circuit to every neighbouring choice.
 
         Of a circuit with S = Σ_c second[c], a change from choice o to n adds to the loss
 
             first[n] - first[o] + |second[n] - second[o]|²  +  2 S · (second[n] - second[o])
 
-        of which the first part is the same for all circuits (`options`).
+        of which the first part is the same for all circuits (`neighbours`).
         """
-        numbers, place = front.choices.unique(return_inverse=True)  # place is [circuit head]
-        options = [self.options(number) for number in numbers.tolist()]
-        new = pad_sequence([choices for choices, _ in options], True, -1)[place]
-        rise = pad_sequence([rises for _, rises in options], True)[place]  # [circuit head option]
-        circuit, head, option = (new >= 0).nonzero().unbind(1)
-        old, new = front.choices[circuit, head], new[circuit, head, option]
+        numbers, place = beam.choices.unique(return_inverse=True)  # place is [circuit head]
+        neighbours = [self.neighbours(number) for number in numbers.tolist()]
+        # [circuit head neighbour], padded
+        new = pad_sequence([choices for choices, _ in neighbours], True, -1)[place]
+        rise = pad_sequence([rises for _, rises in neighbours], True)[place]
+        circuit, head, neighbour = (new >= 0).nonzero().unbind(1)
+        old, new = beam.choices[circuit, head], new[circuit, head, neighbour]
         keys, second = self.tables()
-        products = front.second @ second.T
+        products = beam.second @ second.T
         crossed = products[circuit, new] - products[circuit, old]
-        return Changes(
+        return Moves(
             circuit=circuit,
             head=head,
             old=old,
             new=new,
-            keys=front.keys[circuit] + keys[new] - keys[old],
-            losses=front.losses[circuit] + rise[circuit, head, option] + 2 * crossed,
+            keys=beam.keys[circuit] + keys[new] - keys[old],
+            losses=beam.losses[circuit] + rise[circuit, head, neighbour] + 2 * crossed,
         )
 
-    def changed(self, front: Front, changes: Changes, chosen: Int[Tensor, " some"]) -> Front:
-        """Return the circuits after some of the changes."""
-        circuit, head, old, new, keys, losses = (column[chosen] for column in changes)
+    def moved(self, beam: Beam, moves: Moves, chosen: Int[Tensor, " some"]) -> Beam:
+        """Return the circuits after some of the moves."""
+        circuit, head, old, new, keys, losses = (column[chosen] for column in moves)
         _, second = self.tables()
-        return Front(
-            choices=front.choices[circuit].scatter(1, head[:, None], new[:, None]),
+        return Beam(
+            choices=beam.choices[circuit].scatter(1, head[:, None], new[:, None]),
             keys=keys,
             losses=losses,
-            second=front.second[circuit] + second[new] - second[old],
+            second=beam.second[circuit] + second[new] - second[old],
         )
 
-    def options(self, number: int) -> tuple[Int[Tensor, " option"], Float[Tensor, " option"]]:
+    def neighbours(self, number: int) -> tuple[Int[Tensor, " choice"], Float[Tensor, " choice"]]:
         """Return the choices one change away, and what each alone adds to the loss."""
-        if number not in self._options:
-            options = [self._number(option) for option in self.space.options(self.choices[number])]
-            first = [self._first[n] - self._first[number] for n in options]
-            second = torch.stack([self._second[n] for n in options]) - self._second[number]
+        if number not in self._neighbours:
+            neighbours = [self._number(c) for c in self.space.neighbours(self.choices[number])]
+            first = [self._first[n] - self._first[number] for n in neighbours]
+            second = torch.stack([self._second[n] for n in neighbours]) - self._second[number]
             rise = torch.tensor(first, dtype=torch.double) + second.square().sum(1)
-            self._options[number] = torch.tensor(options), rise
-        return self._options[number]
+            self._neighbours[number] = torch.tensor(neighbours), rise
+        return self._neighbours[number]
 
     def tables(self) -> tuple[Int[Tensor, " choice"], Float[Tensor, "choice number"]]:
         """Return the key and the second-order vector of every choice so far."""
@@ -451,9 +452,7 @@ class Nearby:
         return rows
 
 
-def _simplest(
-    losses: Float[Tensor, " change"], keys: Int[Tensor, " change"]
-) -> Int[Tensor, " some"]:
+def _simplest(losses: Float[Tensor, " move"], keys: Int[Tensor, " move"]) -> Int[Tensor, " some"]:
     """Return the simplest of each group of equal losses, the lowest loss first."""
     rounded = (losses / _SAME_PREDICTION).round()
     order = keys.argsort(stable=True)
@@ -461,7 +460,7 @@ def _simplest(
     return order[rounded[order].diff(prepend=rounded.new_tensor([-torch.inf])) > 0]
 
 
-def _scaled(change: Changed, measured: float) -> Changed:
+def _scaled(change: Estimate, measured: float) -> Estimate:
     """Scale an estimated change so that its effect is the measured one.
 
     An overestimate is taken from the second-order part, which also shrinks its products with other
@@ -470,4 +469,4 @@ def _scaled(change: Changed, measured: float) -> Changed:
     over, size = change.effect - measured, float(change.second.square().sum())
     taken = min(max(over, 0.0), size)
     scale = ((size - taken) / size) ** 0.5 if size > 0 else 1.0
-    return Changed(change.first - over + taken, change.second * scale)
+    return Estimate(change.first - over + taken, change.second * scale)
