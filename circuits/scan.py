@@ -162,7 +162,7 @@ def scan(
         uninformed_loss=judge.uninformed.loss,
         uninformed=judge.uninformed.what,
         joint=joint,
-        tolerance=judge.bar.loss,
+        tolerance=judge.bar.limit,
         circuit=growing.circuit,
         joint_loss=float(intact.mean()) + together.loss,
         joint_se=together.se,

@@ -140,7 +140,7 @@ class Bar:
         relative = tolerance is None and task.tolerance is None
         if tolerance is None:
             tolerance = tolerance_of(task, float(intact.mean()), uninformed)
-        self.tolerance, self.loss = tolerance, min(tolerance, uninformed)
+        self.tolerance, self.limit = tolerance, min(tolerance, uninformed)
         self._subtracted = intact if relative else torch.zeros_like(intact)
 
     def above(self, losses: Float[Tensor, " few"], errors: float = 0.0) -> float:
@@ -149,7 +149,7 @@ class Bar:
         Of all examples, or the first.
         """
         rise = losses - self._subtracted[: len(losses)]
-        allowed = self.loss - float(self._subtracted.mean())
+        allowed = self.limit - float(self._subtracted.mean())
         return float(rise.mean()) + errors * standard_error(rise) - allowed
 
     def side(self, losses: Float[Tensor, " few"]) -> bool | None:

@@ -262,7 +262,7 @@ def test_roles_have_the_tasks_names_in_errors_circuits_and_scores(hooked, tmp_pa
             bench.suppose(line)
     bench.suppose("L1.H0 again <- next\nL0.H1 one-hot", "L0.H0 ~next<-first")
     assert ri.parse_circuit(repr(bench.circuit), Named()) == bench.circuit
-    score, cuts = bench.score(controls=0).data, bench.ablations().data.by_cost
+    score, cuts = bench.score(controls=0).data, bench.ablations().data.by_rise
     shown = repr((score.paths, score.heads, score.enabling, bench.circuit.mechanisms, cuts))
     assert "again<-next" in shown and "next<-first" in shown and not re.search(r"s\d<-", shown)
     # The record of a report makes the same page again, apart from the date.

@@ -157,9 +157,9 @@ def test_ablations_equal_a_naive_loop(task, model):
     for (head, mechanism), mse in found.heads.items():
         expected = naive_mse(model, task, empty.replace(head, mechanism), batch)
         assert mse == pytest.approx(expected, abs=1e-5)
-    for head, cost in found.head_costs.items():
+    for head, rise in found.head_rises.items():
         losses = [loss for (other, _), loss in found.heads.items() if other == head]
-        assert cost == pytest.approx(min(losses) - found.baseline_loss)
+        assert rise == pytest.approx(min(losses) - found.baseline_loss)
     attention = mean_attention(model, batch)
     wanted = [layer_head[path] >= least for layer_head in attention.flatten(0, 1) for path in PATHS]
     assert len(found.paths) == sum(map(bool, wanted))

@@ -54,12 +54,13 @@ class Counterfactual(WithPaths):
         z = written(here, there, self.patch)
         if self.paths or self.rows:
             kept = places_of(self.paths, self.rows, roles, z.shape[1])
-            z = z + along(kept, here, there, None) - along(kept, here, there, self.patch)
+            z = z + written_from(kept, here, there, None)
+            z = z - written_from(kept, here, there, self.patch)
         if self.tried:
             paths = [RolePath(*self.tried)] if len(self.tried) == 2 else []
             tried = places_of(paths, () if paths else self.tried, roles, z.shape[1])
-            z = z + along(tried, here, there, self.tried_patch)
-            z = z - along(tried, here, there, self.patch)
+            z = z + written_from(tried, here, there, self.tried_patch)
+            z = z - written_from(tried, here, there, self.patch)
         return z
 
     def weighing(self, own: OwnPattern, there: Attended | None, roles: Places) -> OwnPattern:
@@ -118,7 +119,8 @@ class Patched(Counterfactual):
         if not (self.paths or self.rows):
             return here.z
         lost = places_of(self.paths, self.rows, roles, here.z.shape[1])
-        return here.z + along(lost, here, there, self.patch) - along(lost, here, there, None)
+        z = here.z + written_from(lost, here, there, self.patch)
+        return z - written_from(lost, here, there, None)
 
     def weighing(self, own: OwnPattern, there: Attended | None, roles: Places) -> OwnPattern:
         pattern = self.checked(there).pattern.to(own)
@@ -158,7 +160,7 @@ def written(here: Attended, there: Attended, patch: Patch) -> Output:
     return pattern @ v
 
 
-def along(
+def written_from(
     places: Bool[Tensor, "batch dest src"], here: Attended, there: Attended, patch: Patch | None
 ) -> Output:
     """Return what the head writes from some places of its pattern alone."""

@@ -15,7 +15,6 @@ import warnings
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import cached_property
 from operator import ne
 from time import monotonic
 from typing import Any, NamedTuple
@@ -176,6 +175,8 @@ class Search:
             unknown = ", ".join(str(head) for head in self.heads if head not in every) or "none"
             raise InputError(f"heads: expected {expected}, found {unknown}")
         self.needed: list[tuple[HeadPath, ...]] = []
+        self._judge: Judge | None = None  # made while the search goes on, as it takes time
+        self._space: Space | None = None  # likewise; None if the model has learned nothing
         self._best, self._ranked = Circuit.empty(task), 0
         self._search_ended = "cancelled"  # why the search ended early; empty once it is done
         self._cuts_ended: str | None = None  # likewise for cutting paths; None if not begun
@@ -184,18 +185,26 @@ class Search:
         device = next(self.model.parameters()).device
         return draw_batch(self.task, self.options.examples, seed, device, "discovery")
 
-    @cached_property
+    @property
     def judge(self) -> Judge:
         """The judge of the examples, with one of as many others to confirm."""
+        self._judge = self._judge or self._make_judge()
+        return self._judge
+
+    def _make_judge(self) -> Judge:
         model, task, tolerance, confirming = self.model, self.task, self.options.tolerance, None
         if not task.fixed:
             fresh = self._drawn(self.options.seed + _CONFIRMING)
             confirming = Judge(model, task, fresh, tolerance, deadline=self.deadline)
         return Judge(model, task, self.batch, tolerance, confirming, self.deadline)
 
-    @cached_property
+    @property
     def space(self) -> Space:
         """The circuits that may be tried, and their costs."""
+        self._space = self._space or self._make_space()
+        return self._space
+
+    def _make_space(self) -> Space:
         judge, options = self.judge, self.options
         rules = rule_candidates(self.model, self.batch, self.heads)
         attention, heads = judge.attention, self.heads
@@ -228,7 +237,7 @@ class Search:
     @property
     def limit(self) -> float:
         """The loss that a circuit has to stay below."""
-        return self.judge.bar.loss
+        return self.judge.bar.limit
 
     def loss(self, circuit: Circuit, near: Circuit | None = None) -> float:
         """Return the exact loss on the first 64 examples.
@@ -248,7 +257,7 @@ class Search:
     @property
     def best(self) -> Circuit:
         """The best circuit so far that holds; empty before there is one."""
-        if new := self.judge.holding[self._ranked :] if "judge" in vars(self) else []:
+        if new := self._judge.holding[self._ranked :] if self._judge else []:
             self._ranked += len(new)
             self._best = min([self._best, *new], key=self.rank)
         return self._best
@@ -266,7 +275,7 @@ class Search:
         for doing in deadline.steps_until(self._deadlines[0], self._try_circuits(), model):
             yield self._state(doing)
         self._search_ended = _LATE if deadline.passed else ""
-        if "space" not in vars(self):
+        if self._space is None:
             return  # the model has learned nothing, or measuring it has taken all the time
         self._cuts_ended = "cancelled"
         cuts = cut_paths(self.judge, self.heads, self.needed)
@@ -473,7 +482,7 @@ def candidates(nearby: Nearby, limit: int, largest: int) -> list[Circuit]:
         largest: cost and number of useful heads together, at most.
     """
     judge, effort, aim = nearby.judge, nearby.effort, nearby.space
-    holds, bar = judge.holds(nearby.circuit), judge.bar.loss
+    holds, bar = judge.holds(nearby.circuit), judge.bar.limit
     start = nearby.start.choices[0].tolist()
 
     def is_simpler(near: Near) -> bool:

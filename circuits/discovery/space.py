@@ -275,7 +275,7 @@ class Nearby:
     def __init__(self, space: Space, circuit: Circuit, judge: Judge, effort: Effort = EFFORT):
         self.space, self.circuit, self.judge, self.effort = space, circuit, judge, effort
         # Circuits that lose more than halfway from the tolerance to knowing nothing are dropped.
-        self._highest_loss = (judge.bar.loss + judge.uninformed.loss) / 2
+        self._highest_loss = (judge.bar.limit + judge.uninformed.loss) / 2
         self.choices: list[Choice] = []  # by number
         self._numbers: dict[Choice, int] = {}
         self._keys: list[int] = []

@@ -438,20 +438,20 @@ class Ablations:
     paths: list[LiveScore]  # with one path cut
 
     def __repr__(self) -> str:
-        return f"Ablations: {len(self.heads)} of heads, {len(self.paths)} of paths, see .by_cost"
+        return f"Ablations: {len(self.heads)} of heads, {len(self.paths)} of paths, see .by_rise"
 
     @property
-    def head_costs(self) -> dict[Head, float]:
-        """How much each head's loss rises with uniform or identity attention, the smaller rise."""
-        costs: dict[Head, float] = {}
+    def head_rises(self) -> dict[Head, float]:
+        """By how much the loss rises with each head uniform or identity, the smaller rise."""
+        rises: dict[Head, float] = {}
         for (head, _), loss in self.heads.items():
-            cost = loss - self.baseline_loss
-            costs[head] = min(cost, costs.get(head, cost))
-        return costs
+            rise = loss - self.baseline_loss
+            rises[head] = min(rise, rises.get(head, rise))
+        return rises
 
     @property
-    def by_cost(self) -> list[LiveScore]:
-        """The paths, the most costly to cut first."""
+    def by_rise(self) -> list[LiveScore]:
+        """The paths, those whose cut raises the loss most first."""
         return sorted(self.paths, key=lambda row: -row.live_loss)
 
 

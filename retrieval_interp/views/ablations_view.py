@@ -15,7 +15,7 @@ _LEAST = 0.00005  # what less is shown as +0.0000
 def ablations_view(ablations: Ablations, task: Task) -> View:
     """What `ri.ablations` returned as a page or in a notebook; paths that cost nothing left out."""
     intact = ablations.baseline_loss
-    costly = [row for row in ablations.by_cost if abs(row.live_loss - intact) >= _LEAST]
+    costly = [row for row in ablations.by_rise if abs(row.live_loss - intact) >= _LEAST]
     rows = [
         [
             str(row.path),
@@ -29,24 +29,24 @@ def ablations_view(ablations: Ablations, task: Task) -> View:
     losses: dict[Head, list[tuple[float, str]]] = {}
     for (head, mechanism), loss in ablations.heads.items():
         losses.setdefault(head, []).append((loss, mechanism.kind))
-    cost = ablations.head_costs
+    rises = ablations.head_rises
     cells = []
-    for head in sorted(cost):
+    for head in sorted(rises):
         by_kind = ", ".join(f"{kind} {loss:.4f}" for loss, kind in losses[head])
-        cells.append({"cost": cost[head], "title": f"{head}: {by_kind}"})
+        cells.append({"cost": rises[head], "title": f"{head}: {by_kind}"})
     header = ["path", "meaning", "attention", f"{task.loss_name}, cut live", "rises by"]
     html = render(
         "ablations.html",
         cells=cells,
-        across=1 + max(cost).head,
-        most=max(max(cost.values()), 1e-9),
+        across=1 + max(rises).head,
+        most=max(max(rises.values()), 1e-9),
         loss=task.loss_name,
         baseline=f"{intact:.4f}",
         header=header,
         rows=rows,
         count=len(ablations.paths),
     )
-    costs = sorted(cost.items(), key=lambda pair: -pair[1])[:_HEADS]
+    costs = sorted(rises.items(), key=lambda pair: -pair[1])[:_HEADS]
     heads = ", ".join(f"{head} {min(losses[head])[1]} {value:+.4f}" for head, value in costs)
     lines = [f"intact loss {intact:.4f}", f"heads replaced by what costs least: {heads}", ""]
     left_out = len(ablations.paths) - len(rows)
