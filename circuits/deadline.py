@@ -15,8 +15,8 @@ class OutOfTime(Exception):
 class Deadline:
     """When the time of a search is over, in seconds of `time.monotonic`."""
 
-    end = math.inf
-    passed = False
+    def __init__(self, end: float = math.inf):
+        self.end, self.passed = end, False
 
     def check(self, *_: Any) -> None:
         """Raise OutOfTime if the time is over."""

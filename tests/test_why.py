@@ -265,8 +265,8 @@ def test_prompts_too_few_to_tell_are_refused_with_that_reason(small):
 def test_a_search_out_of_time_tells_what_it_has(monkeypatch, small):
     runs, count_run = [], Recovery.count_run
     monkeypatch.setattr(Recovery, "count_run", lambda self: runs.append(1) or count_run(self))
-    for module in ("keep_search", "units"):
-        name = f"retrieval_interp.circuits.counterfactual.{module}.monotonic"
+    for module in ("deadline", "counterfactual.keep_search"):
+        name = f"retrieval_interp.circuits.{module}.monotonic"
         monkeypatch.setattr(name, lambda: len(runs))
     for time, levels in ((3.0, 0), (16.0, 1), (1000.0, 3)):
         runs.clear()

@@ -37,7 +37,7 @@ from retrieval_interp.circuits.counterfactual.units import (
     losing,
     prompts_at_once,
 )
-from retrieval_interp.circuits.deadline import OutOfTime
+from retrieval_interp.circuits.deadline import Deadline, OutOfTime
 from retrieval_interp.circuits.hooks import HookedModel, has_hooks, heads_of
 from retrieval_interp.circuits.losses import Scorer, standard_error
 from retrieval_interp.circuits.tolerance import uninformed_loss
@@ -69,7 +69,7 @@ class Recovery:
     """
 
     def __init__(self, model: HookedModel, task: MetricTask, batch: Batch, patch: Patch = "z"):
-        self.model, self.batch, self.patch, self.deadline = model, batch, patch, math.inf
+        self.model, self.batch, self.patch, self.deadline = model, batch, patch, Deadline()
         self.scorer, self.heads = Scorer(model, task, batch), heads_of(model)
         self.empty, self.runs = self.scorer.empty_circuit, 0
         self.intact = -self.scorer.base_losses[:, 0]
@@ -115,8 +115,7 @@ class Recovery:
 
     def count_run(self) -> None:
         """Count one more run; raise OutOfTime after the deadline."""
-        if monotonic() > self.deadline:
-            raise OutOfTime
+        self.deadline.check()
         self.runs += 1
 
     def keeping(self, units: Sequence[Unit]) -> Circuit:
@@ -197,7 +196,8 @@ class KeepSearch:
         if upto not in LEVELS:
             raise InputError(f"upto: expected one of {', '.join(LEVELS)}, found {upto!r:.40}")
         limit, start = math.inf if time is None else time, monotonic()
-        self._until, self.deadline = start + _SEARCHING * limit, start + limit
+        self._searching = Deadline(start + _SEARCHING * limit)
+        self.deadline = Deadline(start + limit)
         self.model, self.task, self.keep, self.upto, self.patch = model, task, keep, upto, patch
         self.counterfactual = counterfactual
         drawn = [batch] if fresh is None else [batch, fresh]
@@ -212,14 +212,14 @@ class KeepSearch:
 
     def __iter__(self) -> Iterator[str]:
         for recovery in self.measured:
-            recovery.deadline = self._until
+            recovery.deadline = self._searching
         try:
             few = self.measured[0].batch[:_FEW]
             size = prompts_at_once(self.model, few)
             chunks = "" if size == len(few) else f", {size} prompts at a time"
             yield f"estimating heads, rows and paths{chunks}"
             estimated = self.model, self.task, few, self.patch
-            self.estimates = estimate_units(*estimated, until=self._until)
+            self.estimates = estimate_units(*estimated, deadline=self._searching)
             for name in LEVELS[: LEVELS.index(self.upto) + 1]:
                 self._held = []
                 yield from self._search(name, self.estimates)
@@ -229,9 +229,6 @@ class KeepSearch:
             self.missing = "the time limit was reached; fewer units may do"
             if self._held:
                 self.levels[name] = self._held[-1]
-        finally:
-            for recovery in self.measured:
-                recovery.deadline = math.inf
 
     def _search(self, level: str, estimates: Estimates) -> Iterator[str]:
         """Find as few units of a level as hold; the last of `_held` has them."""

@@ -7,13 +7,11 @@ is attribution patching. The mean over a few α is used (integrated gradients), 
 is worth restoring and the other what is harmful to remove. One pass for each α gives all units.
 """
 
-import math
 import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
-from time import monotonic
 from typing import Any, NamedTuple
 
 import torch
@@ -27,7 +25,7 @@ from retrieval_interp.circuits.counterfactual.patching import (
     Patched,
     written,
 )
-from retrieval_interp.circuits.deadline import OutOfTime
+from retrieval_interp.circuits.deadline import Deadline
 from retrieval_interp.circuits.hooks import HookedModel, has_hooks, hooked, in_all_layers, run_model
 from retrieval_interp.circuits.losses import answer_hooks
 from retrieval_interp.circuits.mechanisms import ORIGINAL, Mechanism
@@ -226,19 +224,19 @@ def estimate_units(
     batch: Batch,
     patch: Patch = "z",
     alphas: Sequence[float] = ALPHAS,
-    until: float = math.inf,
+    deadline: Deadline | None = None,
 ) -> Estimates:
     """Estimate what every head, row and path contributes to the metric.
 
     One pass for each point on the way from the counterfactual (0) to the prompt (1), for as many
-    prompts at a time as memory allows. Raises OutOfTime if it is not done `until` then.
+    prompts at a time as memory allows. Raises OutOfTime if the deadline passes before the last.
     """
     estimates = []
     for part in batch.parts(prompts_at_once(model, batch)):
         runs = []
         for alpha in alphas:
-            if monotonic() > until:
-                raise OutOfTime
+            if deadline is not None:
+                deadline.check()
             runs.append(_estimated(model, task, part, patch, alpha))
         heads, rows, paths = (torch.stack(level).mean(0) for level in zip(*(r[:3] for r in runs)))
         slopes = [sum(layer) / len(alphas) for layer in zip(*(run.slopes for run in runs))]
