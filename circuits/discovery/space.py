@@ -195,15 +195,15 @@ class Space:
         """
         if choice not in self._neighbours:
             head, mechanism = choice.head, choice.mechanism
-            mechanisms = list(self.candidates[head])
+            others = list(self.candidates[head])
             kept = mechanism.paths if mechanism.follows_paths else ()
-            mechanisms += [along(path for path in kept if path != removed) for removed in kept]
+            others += [along(path for path in kept if path != removed) for removed in kept]
             if not (mechanism.keeps_own or mechanism.is_measured):
                 for new in self.attended[head]:
                     beside = [path for path in kept if self.shared or path.dest != new.dest]
-                    mechanisms += [along([*beside, new])] if new not in kept else []
-            distinct = [option for option in dict.fromkeys(mechanisms) if option != mechanism]
-            self._neighbours[choice] = [self.choice(head, option) for option in distinct]
+                    others += [along([*beside, new])] if new not in kept else []
+            distinct = [other for other in dict.fromkeys(others) if other != mechanism]
+            self._neighbours[choice] = [self.choice(head, other) for other in distinct]
         return self._neighbours[choice]
 
     def _cost(self, mechanism: Mechanism) -> int:

@@ -241,7 +241,8 @@ def score_circuit(
     heads = _replace_heads(scorer, circuit, progress)
     cut, redundant = _cut_live(scorer, circuit, bar, progress)
     scorer.rebase(circuit)
-    combined, paths = scorer.base_losses.mean(dim=1), []
+    combined = scorer.base_losses.mean(dim=1)
+    paths = []
     for path, losses in removed_losses(scorer, circuit, progress):
         loss, se = Measured.of(losses)
         paths.append(PathScore(**vars(cut[path]), removed_loss=loss, se=se))
