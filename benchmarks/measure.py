@@ -13,7 +13,7 @@ from typing import Any
 import pandas as pd
 import torch
 
-from retrieval_interp.commands.command import load_model as load_model
+from retrieval_interp.commands.models import load_model as load_model
 from retrieval_interp.model import choose_device
 from retrieval_interp.storage.files import provenance, write_json
 from retrieval_interp.views.tables import text_table

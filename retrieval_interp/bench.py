@@ -121,7 +121,8 @@ def _checked_task(model: Any, task: Any) -> Task:
     """Check that what is opened is a hooked model and a task, not the class of one; return it."""
     hooked = hasattr(model, "run_with_hooks") and not isinstance(model, type)
     if not hooked or not isinstance(task, Task):
-        call = "; write task()" * (isinstance(task, type) and issubclass(task, Task))
+        is_class = isinstance(task, type) and issubclass(task, Task)
+        call = "; write task()" if is_class else ""
         raise InputError(
             "expected the name of a checkpoint, or ri.open(model, task) with a hooked model and a "
             f"task, found {type(model).__name__} and the task {task!r:.60}{call}"
@@ -420,7 +421,9 @@ class Workbench:
     def _changed_from(self, before: Step, note: str = "") -> View:
         self._tell_listeners()
         changes = circuit_diff(before.circuit, self.circuit) or ["nothing changed"]
-        lines = [note] * bool(note) + [*changes, f"{self.state()} (was {before.loss:.4f})"]
+        lines = [*changes, f"{self.state()} (was {before.loss:.4f})"]
+        if note:
+            lines = [note, *lines]
         text = "\n".join(wrapped("\n".join(lines), terminal_width(piped=80)))
         return View("What was supposed", self._drawn(lines), text, self.loss)
 
@@ -450,7 +453,7 @@ class Workbench:
 
     def take(self, circuit: Circuit) -> View:
         """Make a circuit that a search found the current one."""
-        note = circuit.unfinished and f"Unfinished: {circuit.unfinished}."
+        note = f"Unfinished: {circuit.unfinished}." if circuit.unfinished else ""
         if self.unlearned_text:
             note = "No circuit to find."
         elif not circuit.mechanisms and not note:

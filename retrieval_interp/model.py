@@ -55,13 +55,14 @@ def initial_weights(
             position.copy_(task.position_encoding(config.d_model))
         else:
             position.zero_()
-        for name, weight in weights.items() if init == "linear" else ():
-            # W_O of all heads together is one linear layer into the residual stream.
-            together = name.endswith("W_O")
-            inputs = weight.shape[0] * weight.shape[1] if together else weight.shape[-2]
-            weight.uniform_(-(inputs**-0.5), inputs**-0.5)
-        if init == "linear" and isinstance(task, TokenTask):
-            plain.embed.W_E.normal_()
+        if init == "linear":
+            for name, weight in weights.items():
+                # W_O of all heads together is one linear layer into the residual stream.
+                together = name.endswith("W_O")
+                inputs = weight.shape[0] * weight.shape[1] if together else weight.shape[-2]
+                weight.uniform_(-(inputs**-0.5), inputs**-0.5)
+            if isinstance(task, TokenTask):
+                plain.embed.W_E.normal_()
     return plain
 
 

@@ -7,14 +7,17 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import retrieval_interp as ri
-from retrieval_interp.commands import command
+from retrieval_interp.commands import models
+from retrieval_interp.commands.command import say, saying, tell_files
+from retrieval_interp.commands.options import MeasuringOptions, parse_options
 from retrieval_interp.progress import progress_bar
 from retrieval_interp.storage.files import provenance, write_json, write_whole
+from retrieval_interp.tasks.structured import check_tolerance
 from retrieval_interp.views.tables import terminal_width
 
 
 @dataclass(frozen=True)
-class AblateOptions(command.MeasuringOptions):
+class AblateOptions(MeasuringOptions):
     """Find which attention paths of a trained transformer do the work.
 
     Attributes:
@@ -39,12 +42,16 @@ class AblateOptions(command.MeasuringOptions):
     fewest: Literal["paths", "heads"] = "paths"
     alternatives: float | None = None
 
+    @property
+    def outputs(self) -> dict[str, Path | None]:
+        return super().outputs | {"--save-circuit": self.save_circuit}
+
 
 def main(argv: Sequence[str], prog: str = "retrieval-interp ablate") -> None:
     """Find a circuit or read one, score it on other examples, write files, and print."""
-    options = command.parse_options(AblateOptions, argv, prog)
+    options = parse_options(AblateOptions, argv, prog)
     _check(options)
-    with command.saying("loading PyTorch and the model"):
+    with saying("loading PyTorch and the model"):
         from retrieval_interp.views.score_text import score_to_dict
 
         model, task, training = _open(options)
@@ -89,6 +96,7 @@ def main(argv: Sequence[str], prog: str = "retrieval-interp ablate") -> None:
 
 def _check(options: AblateOptions) -> None:
     options.check(Path(options.ckpt), options.circuit)
+    check_tolerance(options.tolerance, "--")
     searching = options.one_hot or options.time is not None or options.fewest == "heads"
     if options.circuit is not None and searching:
         given = "--one-hot, --time, --fewest"
@@ -96,7 +104,7 @@ def _check(options: AblateOptions) -> None:
     if options.alternatives is not None and not options.alternatives > 0:
         found = f"found {options.alternatives:g}"
         raise ri.InputError(f"--alternatives: expected more than 0 seconds, {found}")
-    command.check_model(options.ckpt, "--task FILE.py:NAME" * (options.task is None))
+    models.check_model(options.ckpt, "--task FILE.py:NAME" if options.task is None else "")
 
 
 def _open(options: AblateOptions) -> "tuple[Any, ri.Task, Mapping[str, Any]]":
@@ -104,7 +112,7 @@ def _open(options: AblateOptions) -> "tuple[Any, ri.Task, Mapping[str, Any]]":
     if options.task is None:
         checkpoint = ri.load_checkpoint(options.ckpt, options.device)
         return checkpoint.model, checkpoint.task, checkpoint.training
-    return *command.load_model(options.ckpt, options.device, options.task), {}
+    return *models.load_model(options.ckpt, options.device, options.task), {}
 
 
 def _find_or_read(
@@ -143,14 +151,14 @@ def _print(
     if options.circuit is not None:
         source = f"read from {options.circuit}"
     measured = f"measured on {options.examples} examples, seed {options.seed}"
-    command.say(f"{options.ckpt}: {describe(model, task)}")
-    command.say(f"circuit {source}; every {task.loss_name} is {measured}")
-    command.say(task.loss_meaning)
+    say(f"{options.ckpt}: {describe(model, task)}")
+    say(f"circuit {source}; every {task.loss_name} is {measured}")
+    say(task.loss_meaning)
     print(f"\n{ri.score_table(score, task, terminal_width())}")
-    command.say(ri.verdict(score, task))
+    say(ri.verdict(score, task))
     for remark in remarks:
-        command.say(remark)
+        say(remark)
     if task.graph is not None and score.circuit.mechanisms:
         sizes = model.cfg.n_layers, model.cfg.n_heads
-        command.say(ri.describe_flow(score.circuit, *sizes))
-    command.tell_files(numbers=options.json, circuit=options.save_circuit, report=options.report)
+        say(ri.describe_flow(score.circuit, *sizes))
+    tell_files(numbers=options.json, circuit=options.save_circuit, report=options.report)

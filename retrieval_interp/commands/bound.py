@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from retrieval_interp.commands.command import check_outputs, parse_options, saying, tell_files
+from retrieval_interp.commands.command import saying, tell_files
+from retrieval_interp.commands.options import check_outputs, parse_options
 from retrieval_interp.tasks.messages import InputError
 
 DEFAULT_STEPS = (1, 2, 3, 4, 5, 8, 16, 32, 64, 128)

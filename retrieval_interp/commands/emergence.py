@@ -5,12 +5,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from retrieval_interp.commands import command
+from retrieval_interp.commands.command import say, saying, tell_files
+from retrieval_interp.commands.options import ExampleOptions, parse_options
 from retrieval_interp.progress import progress_bar
+from retrieval_interp.tasks.structured import check_tolerance
 
 
 @dataclass(frozen=True)
-class EmergenceOptions(command.ExampleOptions):
+class EmergenceOptions(ExampleOptions):
     """Say when each attention path of a circuit appears in a training run.
 
     Attributes:
@@ -29,12 +31,17 @@ class EmergenceOptions(command.ExampleOptions):
     json: Path | None = None
     tolerance: float | None = None
 
+    @property
+    def outputs(self) -> dict[str, Path | None]:
+        return super().outputs | {"--json": self.json}
+
 
 def main(argv: Sequence[str], prog: str = "retrieval-interp emergence") -> None:
-    options = command.parse_options(EmergenceOptions, argv, prog)
+    options = parse_options(EmergenceOptions, argv, prog)
     options.check(*options.run.glob("*"), *options.run.glob("checkpoints/*"), options.circuit)
+    check_tolerance(options.tolerance, "--")
 
-    with command.saying("loading PyTorch"):
+    with saying("loading PyTorch"):
         from retrieval_interp.emergence import report
         from retrieval_interp.emergence.series import follow_run
         from retrieval_interp.model import choose_device
@@ -54,6 +61,6 @@ def main(argv: Sequence[str], prog: str = "retrieval-interp emergence") -> None:
         typed = f"{prog} {shlex.join(argv)}"
         write_whole(options.json, report.emergence_json(series, typed, examples, seed))
     for line in report.summary(series):
-        command.say(line)
+        say(line)
     print(f"\n{report.emergence_table(series, terminal_width())}")
-    command.tell_files(numbers=options.json)
+    tell_files(numbers=options.json)

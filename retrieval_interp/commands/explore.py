@@ -6,11 +6,13 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import retrieval_interp as ri
-from retrieval_interp.commands import command
+from retrieval_interp.commands import models
+from retrieval_interp.commands.options import ExampleOptions, parse_options
+from retrieval_interp.tasks.structured import check_tolerance
 
 
 @dataclass(frozen=True)
-class ExploreOptions(command.ExampleOptions):
+class ExploreOptions(ExampleOptions):
     """Open a trained model in a browser and build circuits by clicking.
 
     Attributes:
@@ -38,14 +40,15 @@ class ExploreOptions(command.ExampleOptions):
 
 
 def main(argv: Sequence[str], prog: str = "retrieval-interp explore") -> None:
-    options = command.parse_options(ExploreOptions, argv, prog)
+    options = parse_options(ExploreOptions, argv, prog)
     options.check()
+    check_tolerance(options.tolerance, "--")
     if not 0 <= options.port < 65536:
         raise ri.InputError(f"--port: expected 0 to 65535, found {options.port}")
     if options.task is not None and options.prompt is not None:
         raise ri.InputError("expected one of --prompt and --task, found both")
     asked = options.task is not None or options.prompt is not None
-    command.check_model(options.ckpt, "" if asked else "--task FILE.py:NAME, or --prompt TEXT")
+    models.check_model(options.ckpt, "" if asked else "--task FILE.py:NAME, or --prompt TEXT")
     print(f"opening {options.ckpt} ...", flush=True)
 
     from retrieval_interp.explorer.server import serve_explorer
@@ -53,9 +56,9 @@ def main(argv: Sequence[str], prog: str = "retrieval-interp explore") -> None:
     names = ["examples", "seed", "tolerance", "device"]
     opened: list[Any] = [options.ckpt]
     if options.task is not None:
-        opened = [*command.load_model(options.ckpt, options.device, options.task)]
+        opened = [*models.load_model(options.ckpt, options.device, options.task)]
     if options.prompt is not None:
-        opened = [command.load_model(options.ckpt, options.device)[0], options.prompt]
+        opened = [models.load_model(options.ckpt, options.device)[0], options.prompt]
         names += ["answer", "place"]
     bench = ri.open(*opened, **{name: getattr(options, name) for name in names})
     if options.circuit is not None:

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from safetensors import safe_open
 
-from retrieval_interp.commands.command import parse_options
+from retrieval_interp.commands.options import parse_options
 from retrieval_interp.storage.files import shipped_checkpoints
 from retrieval_interp.views.tables import terminal_width, text_table
 

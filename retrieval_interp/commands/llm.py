@@ -12,13 +12,9 @@ from pathlib import Path
 from typing import Annotated, Any
 from warnings import warn
 
-from retrieval_interp.commands.command import (
-    check_outputs,
-    load_model,
-    parse_options,
-    saying,
-    tell_files,
-)
+from retrieval_interp.commands.command import saying, tell_files
+from retrieval_interp.commands.models import load_model
+from retrieval_interp.commands.options import check_outputs, parse_options
 from retrieval_interp.llm.results import (
     FORMULATIONS,
     WITH_STEPS,

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from retrieval_interp.commands.command import check_outputs, parse_options, saying, tell_files
+from retrieval_interp.commands.command import saying, tell_files
+from retrieval_interp.commands.options import check_outputs, parse_options
 from retrieval_interp.progress import progress_bar
 from retrieval_interp.tasks.messages import InputError
 

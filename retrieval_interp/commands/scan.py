@@ -10,14 +10,17 @@ from typing import Annotated, Any
 from tqdm.auto import tqdm
 
 import retrieval_interp as ri
-from retrieval_interp.commands import command
+from retrieval_interp.commands import models
+from retrieval_interp.commands.command import say, saying, tell_files
+from retrieval_interp.commands.options import MeasuringOptions, parse_options
 from retrieval_interp.storage.files import provenance, read_text, write_json, write_whole
 from retrieval_interp.storage.packaged_models import PACKAGED
+from retrieval_interp.tasks.structured import check_tolerance
 from retrieval_interp.views.tables import terminal_width
 
 
 @dataclass(frozen=True)
-class ScanOptions(command.MeasuringOptions):
+class ScanOptions(MeasuringOptions):
     """Say what each head looks at and writes, and what replacing or removing it costs.
 
     Attributes:
@@ -42,10 +45,15 @@ class ScanOptions(command.MeasuringOptions):
     tolerance: float | None = None
     save_circuit: Path | None = None
 
+    @property
+    def outputs(self) -> dict[str, Path | None]:
+        return super().outputs | {"--save-circuit": self.save_circuit}
+
 
 def main(argv: Sequence[str], prog: str = "retrieval-interp scan") -> None:
-    options = command.parse_options(ScanOptions, argv, prog)
+    options = parse_options(ScanOptions, argv, prog)
     options.check(Path(options.model), options.text)
+    check_tolerance(options.tolerance, "--")
     text = None if options.text is None else read_text(options.text, "text")
     no_text = ri.InputError(
         f"{options.model}: expected text for a model without a task, found none; add --text FILE"
@@ -54,10 +62,10 @@ def main(argv: Sequence[str], prog: str = "retrieval-interp scan") -> None:
         raise ri.InputError("expected one of --text and --task, found both")
     if options.model in PACKAGED and text is None and options.task is None:
         raise no_text
-    with command.saying("loading PyTorch and the model"):
+    with saying("loading PyTorch and the model"):
         from retrieval_interp.views.scan_view import scan_text, scan_to_dict
 
-        model, task = command.load_model(options.model, options.device, options.task)
+        model, task = models.load_model(options.model, options.device, options.task)
     if task is None and text is None:
         raise no_text
     if text is not None and getattr(model, "tokenizer", None) is None:
@@ -75,9 +83,9 @@ def main(argv: Sequence[str], prog: str = "retrieval-interp scan") -> None:
         write_whole(options.save_circuit, scan.circuit.to_json(record))
     if options.report is not None:
         ri.scan_view(scan, model, record).save_html(options.report)
-    command.say(f"{options.model}: {scan.task.description}")
+    say(f"{options.model}: {scan.task.description}")
     print(f"\n{scan_text(scan, terminal_width())}")
-    command.tell_files(numbers=options.json, circuit=options.save_circuit, report=options.report)
+    tell_files(numbers=options.json, circuit=options.save_circuit, report=options.report)
 
 
 def _told(items: Iterable[Any], text: str) -> Iterator[Any]:

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from retrieval_interp.commands.command import parse_options, say, saying
+from retrieval_interp.commands.command import say, saying
+from retrieval_interp.commands.options import parse_options
 from retrieval_interp.tasks.messages import InputError
 
 if TYPE_CHECKING:

@@ -8,7 +8,8 @@ from typing import Any
 from tqdm.auto import tqdm
 
 import retrieval_interp as ri
-from retrieval_interp.commands.command import parse_parts, say, saying
+from retrieval_interp.commands.command import say, saying
+from retrieval_interp.commands.options import parse_parts
 from retrieval_interp.config import Recipe
 from retrieval_interp.presets import PRESETS
 from retrieval_interp.storage.files import last_step

@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import retrieval_interp as ri
-from retrieval_interp.commands import command
+from retrieval_interp.commands import models
+from retrieval_interp.commands.command import say, saying, tell_files
+from retrieval_interp.commands.options import MeasuringOptions, parse_options
 from retrieval_interp.progress import progress_bar
 from retrieval_interp.storage.files import provenance, read_text, write_json
 from retrieval_interp.storage.packaged_models import PACKAGED
@@ -17,7 +19,7 @@ _NAMES = "indirect-objects"
 
 
 @dataclass(frozen=True)
-class WhyOptions(command.MeasuringOptions):
+class WhyOptions(MeasuringOptions):
     """Say which heads, rows and paths an answer comes from.
 
     Attributes:
@@ -59,21 +61,25 @@ class WhyOptions(command.MeasuringOptions):
     controls: int = 20
     graph: Path | None = None
 
+    @property
+    def outputs(self) -> dict[str, Path | None]:
+        return super().outputs | {"--graph": self.graph}
+
 
 def main(argv: Sequence[str], prog: str = "retrieval-interp why") -> None:
-    options = command.parse_options(WhyOptions, argv, prog)
+    options = parse_options(WhyOptions, argv, prog)
     options.check(Path(options.model), *options.pairs)
     _check(options)
-    command.check_model(options.model)
+    models.check_model(options.model)
     texts = [read_text(path, "pairs") for path in options.pairs]
-    with command.saying("loading PyTorch and the model"):
+    with saying("loading PyTorch and the model"):
         from retrieval_interp.tasks.words.pair_files import read_pairs
         from retrieval_interp.views.why_view import why_text, why_to_dict
 
         if texts:
             read_pairs(texts[0], None, *texts[1:])  # before a model is loaded
         own_task = None if options.task == _NAMES else options.task
-        model, task = command.load_model(options.model, options.device, own_task)
+        model, task = models.load_model(options.model, options.device, own_task)
         if texts:
             pairs = read_pairs(texts[0], _tokenizer(options.tokenizer, model), *texts[1:])
             task = ri.PairsTask(pairs, model.tokenizer)
@@ -90,9 +96,9 @@ def main(argv: Sequence[str], prog: str = "retrieval-interp why") -> None:
         ri.why_view(explanation, model, record=record).save_html(options.report)
     if options.graph is not None:
         write_json(options.graph, ri.eap_graph(explanation, model))
-    command.say(f"{options.model}: {explanation.task.description}")
+    say(f"{options.model}: {explanation.task.description}")
     print(f"\n{why_text(explanation, terminal_width())}")
-    command.tell_files(numbers=options.json, report=options.report, graph=options.graph)
+    tell_files(numbers=options.json, report=options.report, graph=options.graph)
 
 
 def _check(options: WhyOptions) -> None:

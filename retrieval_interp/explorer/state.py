@@ -67,7 +67,9 @@ def page_state(bench: Workbench, selected: Selection) -> dict[str, Any]:
         }
         for head in bench.heads
     ]
-    scored = bench.scored and score_parts(bench.scored, bench.model, task, bench.order, bench.batch)
+    scored = None
+    if bench.scored is not None:
+        scored = score_parts(bench.scored, bench.model, task, bench.order, bench.batch)
     return {
         "description": describe(bench.model, task)
         if bench.question

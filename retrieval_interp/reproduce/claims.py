@@ -171,8 +171,9 @@ def _of_models(
     """The command of a row finds the circuit, or trains the transformer."""
     for name, how in itertools.product(names, ("",) if trains else ("", BY_HAND)):
         if (trained := evidence.trained(name, how)) is None:
-            train = f"{MODULE}.train --preset {name} --out {evidence.runs / name}"
-            yield from () if how else (ClaimRow(name, "", train),)
+            if not how:
+                train = f"{MODULE}.train --preset {name} --out {evidence.runs / name}"
+                yield ClaimRow(name, "", train)
             continue
         recorded = trained.checkpoint.training.get("recipe")
         if isinstance(recorded, dict):  # its task is the checkpoint's, which has a name
@@ -291,7 +292,7 @@ def heads_emerge(series: Series) -> Answer:
         for place, name in enumerate(task.asked, start=1)
     }
     heads = {finder[1].head for finder in finders.values() if finder is not None}
-    crossings = {name: finder and finder[0] for name, finder in finders.items()}
+    crossings = {name: None if finder is None else finder[0] for name, finder in finders.items()}
     conditions = {
         "Induction head first": {path.path for _, path in first} == {RolePath(0, 2)},
         "A head of the query for each symbol": len(heads) == len(finders),

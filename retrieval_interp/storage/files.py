@@ -74,8 +74,10 @@ def writable(name: Any) -> Path:
     path = as_path(name)
     if path.is_dir():
         raise InputError(f"{path}: expected the name of a file to write, found a folder")
-    folders = [] if _streams(path) else [path.resolve().parent]
-    if not all(os.access(place, os.W_OK) for place in [path] * path.exists() + folders):
+    places = [] if _streams(path) else [path.resolve().parent]
+    if path.exists():
+        places.append(path)
+    if not all(os.access(place, os.W_OK) for place in places):
         raise InputError(f"{path}: expected a writable file in an existing folder; create it")
     return path
 

@@ -60,7 +60,9 @@ def _path_row(row: LivePathScore, score: CircuitScore, task: Task | None) -> Jso
         # In a circuit that does not work, leaving out any path gives a high loss.
         carries = score.sufficient and row.path not in score.spared
         data |= _fields(row, "removed_loss se") | {"carries": carries}
-    does = ["carries"] * bool(data.get("carries")) + serves(row.enables, names)
+    does = serves(row.enables, names)
+    if data.get("carries"):
+        does = ["carries", *does]
     if not does and score.reachable:
         does = [_NEEDED[row.needed]]
     return data | {"does": "; ".join(does)}
@@ -171,8 +173,9 @@ def path_table(score: CircuitScore, task: Task | None = None) -> tuple[list[str]
         ]
         for row in shown_paths(score, task)
     ]
-    for cells in () if task else (header, *rows):
-        del cells[1]
+    if task is None:
+        for cells in (header, *rows):
+            del cells[1]  # the meaning
     return header, rows
 
 
@@ -225,8 +228,8 @@ def finding(score: CircuitScore) -> str:
     """What a circuit that replaces every head shows, in one sentence; empty if it does not work."""
     paths, heads = list(score.circuit.paths()), len(score.heads)
     useful = len({path.head for path in paths} | {row.head for row in score.needed_as_such})
-    all_replaced = paths and len(score.circuit.mechanisms) == heads
-    if not all_replaced or not score.sufficient or not math.isfinite(score.kept):
+    all_replaced = len(score.circuit.mechanisms) == heads
+    if not paths or not all_replaced or not score.sufficient or not math.isfinite(score.kept):
         return ""
     fixed = [f"{row.head} by its {row.mechanism.kind} pattern" for row in score.needed_as_such]
     work = f"{useful} of {counted(heads, 'head')}" + (f" ({listed(fixed, 'and')})" if fixed else "")
@@ -310,9 +313,9 @@ def _emptied(score: CircuitScore, papers: bool) -> Iterator[str]:
         yield f"Whether {listed(unclear, 'or')} can be emptied is not clear on these examples."
     if len(fixed) > len(needed):
         side = "below" if score.rest_emptied_loss < score.limit else "not below"
-        what = f"all {'other ' * bool(needed)}heads with a fixed pattern"
+        heads_named = "all other heads" if needed else "all heads"
         rest = f"{score.rest_emptied_loss:.4f}, {side} the limit"
-        yield f"With {what} emptied at once, it is {rest}."
+        yield f"With {heads_named} with a fixed pattern emptied at once, it is {rest}."
 
 
 def _minimality(score: CircuitScore, papers: bool) -> str:

@@ -1,0 +1,134 @@
+"""Models and tasks as they are named on the command line: shipped, in files, or a user's own.
+
+`check_model` looks at the name alone; `load_model` loads PyTorch, then the model.
+"""
+
+import sys
+import traceback
+from functools import cache
+from pathlib import Path
+from runpy import run_path
+from typing import Any
+
+from retrieval_interp.storage.files import find_checkpoint, shipped_checkpoints
+from retrieval_interp.storage.packaged_models import PACKAGED
+from retrieval_interp.tasks.messages import InputError, nearest
+
+
+def check_model(name: str, add: str = "") -> None:
+    """Raise InputError if there is no model of this name, before libraries are loaded.
+
+    Also if it has no task, and `add` names options that would give it one.
+    """
+    if not _has_task(name):
+        if add:
+            raise InputError(f"{name}: expected a task for a model without one; add {add}")
+        return
+    if Path(name).exists() or name in shipped_checkpoints() or "-step-" in name:
+        find_checkpoint(name)
+        return
+    kinds = (
+        "a shipped name (retrieval-interp list shows them), smollm2, gemma3, a checkpoint file, a "
+        f"run folder, a folder of Hugging Face, FILE.py:NAME, or hf:{name} for what its hub has"
+    )
+    expected = nearest(name, [*shipped_checkpoints(), *PACKAGED], kinds)
+    raise InputError(f"model {name!r}: expected {expected}, found none")
+
+
+def _has_task(name: str) -> bool:
+    """Whether a name can only be a checkpoint's, which has its task."""
+    folder = Path(name)
+    hugging = (folder / "config.json").is_file() and any(folder.glob("model*.safetensors"))
+    return not (hugging or name in PACKAGED or name.startswith("hf:") or ".py:" in name)
+
+
+def load_model(name: str, device: str, task: str | None = None) -> tuple[Any, Any]:
+    """A model by name, and its task, or None if it has none; or another, `FILE.py:NAME`.
+
+    A shipped checkpoint, a checkpoint file, a run folder, `smollm2` or `gemma3`, the folder of a
+    Hugging Face model, `hf:NAME` for one of its hub, which alone may load from the network, or
+    one's own, `FILE.py:NAME`.
+    """
+    check_model(name)
+    import retrieval_interp as ri
+    from retrieval_interp.model import check_device, choose_device
+
+    if task is not None:
+        return load_model(name, device)[0], own_task(task)
+    place = choose_device(device)
+    if ".py:" in name:
+        model = named_in(name)
+        if callable(model) and not hasattr(model, "cfg"):
+            model = model()
+        if not hasattr(model, "run_with_hooks"):
+            raise InputError(f"{name}: expected a hooked model, found {type(model).__name__}")
+        check_device(model, device)
+        return model, None
+    if _has_task(name):
+        checkpoint = ri.load_checkpoint(name, place)
+        return checkpoint.model, checkpoint.task
+    if not sys.stderr.isatty():
+        from transformers.utils.logging import disable_progress_bar
+
+        disable_progress_bar()
+    if name in PACKAGED:
+        return PACKAGED[name](str(place)), None
+    from transformer_lens.model_bridge.bridge import TransformerBridge
+
+    try:
+        booted = TransformerBridge.boot_transformers(name.removeprefix("hf:"), device=str(place))
+        return booted.eval(), None
+    except (ValueError, KeyError, OSError) as error:
+        raise InputError(
+            f"{name}: expected a causal language model of Hugging Face with its tokenizer that "
+            f"TransformerLens knows, found: {error!s:.150}"
+        ) from error
+
+
+# Python files of the user
+
+_OWN_FOLDERS = set[Path]()  # of the Python files that were run
+
+
+def named_in(place: str) -> Any:
+    """Run a Python file, once per process, and return what it calls so (`FILE.py:NAME`)."""
+    path, _, name = place.rpartition(":")
+    names = _run_once(path) if Path(path).is_file() else {}
+    if name not in names:
+        raise InputError(f"{place}: expected FILE.py:NAME, found no such name or no such file")
+    return names[name]
+
+
+def own_task(place: str) -> Any:
+    """Return the task at `FILE.py:NAME`, or what calling the class or function there returns."""
+    from retrieval_interp.tasks import Task
+
+    task = named_in(place)
+    if callable(task) and not isinstance(task, Task):
+        task = task()
+    if not isinstance(task, Task):
+        raise InputError(f"{place}: expected an ri.Task, found {type(task).__name__}")
+    return task
+
+
+@cache
+def _run_once(path: str) -> dict[str, Any]:
+    """The names of a Python file, which may import from its own folder, as `python FILE.py`."""
+    folder = Path(path).resolve().parent
+    _OWN_FOLDERS.add(folder)
+    sys.path.insert(0, str(folder))
+    return run_path(path)
+
+
+def own_call(error: Exception) -> str:
+    """Say what was called of a user's own file, and which line of it failed; empty if none did."""
+    own = [
+        (frame.f_code, line)
+        for frame, line in traceback.walk_tb(error.__traceback__)
+        if Path(frame.f_code.co_filename).resolve().parent in _OWN_FOLDERS
+    ]
+    if not own:
+        return ""
+    (called, _), (failed, line) = own[0], own[-1]
+    name = "the file" if called.co_name == "<module>" else called.co_name
+    return f"{Path(failed.co_filename).name}, line {line}: expected {name}"
