@@ -147,7 +147,9 @@ def built(index: int, examples: int) -> Case:
     layers, copies = causal_depth(task.steps) + index % 3, 2 + index % 2
     seeds = itertools.count(1000 * index)
     draws = (random_heads(task, layers, seed, n_heads=3) for seed in seeds)
-    usable = (r for r in draws if r[0].query == TOKEN and r[0].head == 0 and r[1].layer > 0)
+    usable = (
+        r for r in draws if r[0].query == TOKEN and r[0].head == 0 and r[1].layer > r[0].layer
+    )
     head, *others = next(usable)
     rules = [*split(head, range(1, copies)), *others]
     made = compile_circuit(rules, task, n_layers=layers, n_heads=3)
