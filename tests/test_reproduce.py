@@ -134,7 +134,10 @@ def test_the_shipped_models_numbers_are_those_of_its_circuit(monkeypatch, small)
 def test_paths_of_several_heads_are_removed_together(small):
     """And the first useful layer is made uniform; as with plain hooks."""
     trained = Evidence(Path("/nowhere")).trained("small")
-    circuit, shared = trained.circuit.replace((3, 0), OneHot(((0, 2),))), ri.RolePath(0, 2)
+    circuit, shared = (
+        trained.circuit.replace((3, 0), OneHot((ri.RolePath(0, 2),))),
+        ri.RolePath(0, 2),
+    )
     vars(trained).update(circuit=circuit)
     worth, batch = trained.worth, small.task.sample(512, split="test")
     without = circuit.without(ri.HeadPath(ri.Head(2, 0), shared)).replace((3, 0), OneHot(()))
