@@ -170,13 +170,13 @@ def trained(name: str, examples: int) -> Case:
 
 
 def names(examples: int) -> Case:
-    """Indirect objects in SmolLM2, and the heads that look from the first head's layer on."""
+    """Indirect objects in SmolLM2, and its heads from the layer of the first one on."""
     model = ri.smollm2()
     task = ri.IndirectObjectTask(model.tokenizer)
     found = ri.why(
         model, task, upto="heads", examples=examples, controls=0, progress=ri.progress_bar
     )
-    first = Heads(found.circuit.mechanisms)
+    first = Heads(unit.head for unit in found.levels[-1].units)
     heads = [head for head in heads_of(model) if head.layer >= min(first).layer]
     batch, others = (task.sample(examples, split=split) for split in ("validation", "test"))
     removals = Removals(model, task, others)

@@ -211,6 +211,8 @@ if __name__ == "__main__":
     parser.add_argument("--atlas", metavar="FILE", help="what is lost without each head, as a page")
     parser.add_argument("--json", type=Path, metavar="FILE", help="the atlas's numbers")
     options = parser.parse_args()
+    if options.json and not options.atlas:
+        parser.error("--json: expected --atlas FILE with it")
     try:
         model = {"smollm2": ri.smollm2, "gemma3": ri.gemma3}[options.model]()
     except ri.InputError as missing:

@@ -96,6 +96,9 @@ class Program:
         table = torch.tensor([int(function(*pair) or 0) for pair in product(*given)])
         table = table.view([len(values) for values in given])
         head = int(number) if kind == "attn" else None
+        default = 0 if head is not None else table.flatten()[-1]
+        if any((table.select(place, -1) != default).any() for place in range(table.ndim)):
+            raise ValueError(f"{name}: expected no value to be as any unknown one")
         self.lookups.append(Lookup(name, int(layer), head, reads, table))
 
     def look_up(self, tokens: Tensor, cut: Sequence[HeadPath] = ()) -> tuple[Tensor, Attended]:
