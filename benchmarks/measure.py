@@ -13,9 +13,9 @@ from typing import Any
 import pandas as pd
 import torch
 
-from retrieval_interp.commands.models import load_model as load_model
-from retrieval_interp.model import choose_device
+from retrieval_interp.device import choose_device
 from retrieval_interp.storage.files import provenance, write_json
+from retrieval_interp.storage.models_by_name import load_model as load_model
 from retrieval_interp.views.tables import text_table
 
 ROOT = Path(__file__).parent.parent

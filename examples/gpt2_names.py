@@ -13,7 +13,7 @@ import sys
 import retrieval_interp as ri
 from retrieval_interp.circuits.counterfactual.units import MetricTask, Unit, estimate_units
 from retrieval_interp.circuits.hooks import with_counterfactual
-from retrieval_interp.commands.models import load_model
+from retrieval_interp.storage.models_by_name import load_model
 
 PAPER = {  # its 26 heads, by what it calls them
     "name mover": "L9.H6 L9.H9 L10.H0",

@@ -29,7 +29,7 @@ from retrieval_interp.circuits.losses import Progress, standard_error
 from retrieval_interp.circuits.means import position_means, role_mean
 from retrieval_interp.circuits.mechanisms import ORIGINAL, Mechanism
 from retrieval_interp.circuits.tolerance import Uninformed
-from retrieval_interp.model import check_device, choose_device
+from retrieval_interp.device import check_device, choose_device
 from retrieval_interp.progress import progress_bar
 from retrieval_interp.storage.checkpoint import Checkpoint, load_checkpoint, read_circuit
 from retrieval_interp.storage.files import as_path, writable, write_whole

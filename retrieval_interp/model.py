@@ -1,6 +1,5 @@
 """Build the models to train: GPT-2 blocks that read vectors or tokens (section 7.1)."""
 
-import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,7 +9,7 @@ from torch import nn
 from retrieval_interp.circuits.hooks import HookedModel
 from retrieval_interp.circuits.models.plain import PlainTransformer, hooked_model, plain_transformer
 from retrieval_interp.config import Init, ModelConfig
-from retrieval_interp.tasks import InputError, TokenTask, TrainingTask
+from retrieval_interp.tasks import TokenTask, TrainingTask
 from retrieval_interp.tasks.training_task import BEGIN
 
 
@@ -112,25 +111,3 @@ def word_tokenizer(words: Sequence[str], begin: str) -> Any:
         pad_token=begin,
         add_bos_token=True,  # else TransformerLens downloads a tokenizer that does
     )
-
-
-def choose_device(name: str | torch.device) -> torch.device:
-    """The device of that name; `auto` is CUDA if available, else the CPU."""
-    name = str(name)
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    if re.fullmatch(r"cpu|cuda(:[0-9]{1,3})?", name) is None:
-        raise InputError(f"device: expected auto, cpu or cuda, found {name!r:.40}")
-    device, count = torch.device(name), torch.cuda.device_count()
-    if device.type == "cuda" and (device.index or 0) >= count:
-        raise InputError(f"device: expected one of {count} CUDA devices, found {name!r}; use cpu")
-    return device
-
-
-def check_device(model: nn.Module, name: str) -> None:
-    """Refuse a device where a model is not, which is left where it is."""
-    device, place = choose_device(name), next(model.parameters()).device
-    if name != "auto" and str(device) not in (str(place), place.type):
-        raise InputError(
-            f"device: expected the model's, {place}, found {name!r}; use model.to({name!r})"
-        )

@@ -21,7 +21,8 @@ from torch import Tensor, nn
 from retrieval_interp.circuits.hooks import HookedModel
 from retrieval_interp.circuits.models.plain import has_hooked_transformer, hooked_model
 from retrieval_interp.config import Recipe
-from retrieval_interp.model import choose_device, initial_weights, tokenizer_of
+from retrieval_interp.device import choose_device
+from retrieval_interp.model import initial_weights, tokenizer_of
 from retrieval_interp.storage.checkpoint import RunFolder, read_metrics
 from retrieval_interp.tasks import InputError, InputWarning
 from retrieval_interp.tasks.structured import to_data

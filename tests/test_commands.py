@@ -89,7 +89,7 @@ def test_bad_input_is_one_line_and_status_2_and_nothing_is_written(
     command, options, message, folder, run_command_in_process, monkeypatch
 ):
     if (command, options, message) in EARLY:
-        monkeypatch.delattr("retrieval_interp.commands.models.load_model")
+        monkeypatch.delattr("retrieval_interp.storage.models_by_name.load_model")
     before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
     done = run_command_in_process(command, *options.split(), cwd=folder)
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1), done.stderr

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import retrieval_interp as ri
-from retrieval_interp.commands.models import load_model
+from retrieval_interp.storage.models_by_name import load_model
 from retrieval_interp.tasks.words.given_texts import NextTokenTask
 from tests.oracles import Lookup, byte_pairs, giving, pairs, sentence_tokenizer
 from tests.paper_prompts import SHORTER, TEXTS

@@ -10,8 +10,8 @@ import torch
 import retrieval_interp as ri
 from retrieval_interp import training
 from retrieval_interp.circuits.models.plain import PlainTransformer
-from retrieval_interp.commands.models import load_model
 from retrieval_interp.storage.checkpoint import load_checkpoint, read_tensors
+from retrieval_interp.storage.models_by_name import load_model
 from retrieval_interp.training import step_indices, train_model
 from tests.tiny_run import TINY
 

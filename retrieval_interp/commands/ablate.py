@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import retrieval_interp as ri
-from retrieval_interp.commands import models
 from retrieval_interp.commands.command import say, saying, tell_files
 from retrieval_interp.commands.options import MeasuringOptions, parse_options
 from retrieval_interp.progress import progress_bar
+from retrieval_interp.storage import models_by_name
 from retrieval_interp.storage.files import provenance, write_json, write_whole
 from retrieval_interp.tasks.structured import check_tolerance
 from retrieval_interp.views.tables import terminal_width
@@ -104,7 +104,7 @@ def _check(options: AblateOptions) -> None:
     if options.alternatives is not None and not options.alternatives > 0:
         found = f"found {options.alternatives:g}"
         raise ri.InputError(f"--alternatives: expected more than 0 seconds, {found}")
-    models.check_model(options.ckpt, "--task FILE.py:NAME" if options.task is None else "")
+    models_by_name.check_model(options.ckpt, "--task FILE.py:NAME" if options.task is None else "")
 
 
 def _open(options: AblateOptions) -> "tuple[Any, ri.Task, Mapping[str, Any]]":
@@ -112,7 +112,7 @@ def _open(options: AblateOptions) -> "tuple[Any, ri.Task, Mapping[str, Any]]":
     if options.task is None:
         checkpoint = ri.load_checkpoint(options.ckpt, options.device)
         return checkpoint.model, checkpoint.task, checkpoint.training
-    return *models.load_model(options.ckpt, options.device, options.task), {}
+    return *models_by_name.load_model(options.ckpt, options.device, options.task), {}
 
 
 def _find_or_read(

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from retrieval_interp.commands.models import own_call
+from retrieval_interp.storage.models_by_name import own_call
 from retrieval_interp.tasks.messages import InputError, InputWarning
 from retrieval_interp.views.tables import terminal_width, wrapped
 

@@ -42,9 +42,9 @@ def main(argv: Sequence[str], prog: str = "retrieval-interp emergence") -> None:
     check_tolerance(options.tolerance, "--")
 
     with saying("loading PyTorch"):
+        from retrieval_interp.device import choose_device
         from retrieval_interp.emergence import report
         from retrieval_interp.emergence.series import follow_run
-        from retrieval_interp.model import choose_device
         from retrieval_interp.storage.checkpoint import read_circuit, read_recipe
         from retrieval_interp.storage.files import write_whole
         from retrieval_interp.views.tables import terminal_width

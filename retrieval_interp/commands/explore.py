@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import retrieval_interp as ri
-from retrieval_interp.commands import models
 from retrieval_interp.commands.options import ExampleOptions, parse_options
+from retrieval_interp.storage import models_by_name
 from retrieval_interp.tasks.structured import check_tolerance
 
 
@@ -48,7 +48,9 @@ def main(argv: Sequence[str], prog: str = "retrieval-interp explore") -> None:
     if options.task is not None and options.prompt is not None:
         raise ri.InputError("expected one of --prompt and --task, found both")
     asked = options.task is not None or options.prompt is not None
-    models.check_model(options.ckpt, "" if asked else "--task FILE.py:NAME, or --prompt TEXT")
+    models_by_name.check_model(
+        options.ckpt, "" if asked else "--task FILE.py:NAME, or --prompt TEXT"
+    )
     print(f"opening {options.ckpt} ...", flush=True)
 
     from retrieval_interp.explorer.server import serve_explorer
@@ -56,9 +58,9 @@ def main(argv: Sequence[str], prog: str = "retrieval-interp explore") -> None:
     names = ["examples", "seed", "tolerance", "device"]
     opened: list[Any] = [options.ckpt]
     if options.task is not None:
-        opened = [*models.load_model(options.ckpt, options.device, options.task)]
+        opened = [*models_by_name.load_model(options.ckpt, options.device, options.task)]
     if options.prompt is not None:
-        opened = [models.load_model(options.ckpt, options.device)[0], options.prompt]
+        opened = [models_by_name.load_model(options.ckpt, options.device)[0], options.prompt]
         names += ["answer", "place"]
     bench = ri.open(*opened, **{name: getattr(options, name) for name in names})
     if options.circuit is not None:

@@ -13,7 +13,6 @@ from typing import Annotated, Any
 from warnings import warn
 
 from retrieval_interp.commands.command import saying, tell_files
-from retrieval_interp.commands.models import load_model
 from retrieval_interp.commands.options import check_outputs, parse_options
 from retrieval_interp.llm.results import (
     FORMULATIONS,
@@ -25,6 +24,7 @@ from retrieval_interp.llm.results import (
 )
 from retrieval_interp.progress import progress_bar
 from retrieval_interp.storage.files import provenance, write_json, write_whole
+from retrieval_interp.storage.models_by_name import load_model
 from retrieval_interp.tasks.messages import InputError, InputWarning
 from retrieval_interp.tasks.structured import check_fields, number
 from retrieval_interp.views.tables import terminal_width

@@ -10,9 +10,9 @@ from typing import Annotated, Any
 from tqdm.auto import tqdm
 
 import retrieval_interp as ri
-from retrieval_interp.commands import models
 from retrieval_interp.commands.command import say, saying, tell_files
 from retrieval_interp.commands.options import MeasuringOptions, parse_options
+from retrieval_interp.storage import models_by_name
 from retrieval_interp.storage.files import provenance, read_text, write_json, write_whole
 from retrieval_interp.storage.packaged_models import PACKAGED
 from retrieval_interp.tasks.structured import check_tolerance
@@ -65,7 +65,7 @@ def main(argv: Sequence[str], prog: str = "retrieval-interp scan") -> None:
     with saying("loading PyTorch and the model"):
         from retrieval_interp.views.scan_view import scan_text, scan_to_dict
 
-        model, task = models.load_model(options.model, options.device, options.task)
+        model, task = models_by_name.load_model(options.model, options.device, options.task)
     if task is None and text is None:
         raise no_text
     if text is not None and getattr(model, "tokenizer", None) is None:

@@ -122,7 +122,7 @@ def _place(options: SweepOptions, stack: ExitStack) -> tuple[Callable[[Any], Any
         on_gpu = options.device != "cpu" and ray.cluster_resources().get("GPU")
         run = on_nodes(ray, options.out, threads, GPU_SHARE if on_gpu else 0)
         return run, options.workers or 0, threads
-    from retrieval_interp.model import choose_device
+    from retrieval_interp.device import choose_device
     from retrieval_interp.sweep.cells import in_process, run_cell
 
     on_gpu = choose_device(options.device).type == "cuda"

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import retrieval_interp as ri
-from retrieval_interp.commands import models
 from retrieval_interp.commands.command import say, saying, tell_files
 from retrieval_interp.commands.options import MeasuringOptions, parse_options
 from retrieval_interp.progress import progress_bar
+from retrieval_interp.storage import models_by_name
 from retrieval_interp.storage.files import provenance, read_text, write_json
 from retrieval_interp.storage.packaged_models import PACKAGED
 from retrieval_interp.views.tables import terminal_width
@@ -70,7 +70,7 @@ def main(argv: Sequence[str], prog: str = "retrieval-interp why") -> None:
     options = parse_options(WhyOptions, argv, prog)
     options.check(Path(options.model), *options.pairs)
     _check(options)
-    models.check_model(options.model)
+    models_by_name.check_model(options.model)
     texts = [read_text(path, "pairs") for path in options.pairs]
     with saying("loading PyTorch and the model"):
         from retrieval_interp.tasks.words.pair_files import read_pairs
@@ -79,7 +79,7 @@ def main(argv: Sequence[str], prog: str = "retrieval-interp why") -> None:
         if texts:
             read_pairs(texts[0], None, *texts[1:])  # before a model is loaded
         own_task = None if options.task == _NAMES else options.task
-        model, task = models.load_model(options.model, options.device, own_task)
+        model, task = models_by_name.load_model(options.model, options.device, own_task)
         if texts:
             pairs = read_pairs(texts[0], _tokenizer(options.tokenizer, model), *texts[1:])
             task = ri.PairsTask(pairs, model.tokenizer)

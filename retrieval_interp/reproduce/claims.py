@@ -11,6 +11,7 @@ from functools import partial
 from operator import attrgetter
 from typing import Any, Literal, NamedTuple, cast, get_args
 
+from retrieval_interp import paper
 from retrieval_interp.circuits import HeadPath, RolePath
 from retrieval_interp.circuits.flow import causal_depth, delivered, least_depth, paper_bound
 from retrieval_interp.config import Recipe
@@ -22,7 +23,6 @@ from retrieval_interp.emergence.series import (
     path_emergence,
 )
 from retrieval_interp.presets import PAPER, departures
-from retrieval_interp.reproduce import paper
 from retrieval_interp.reproduce.evidence import BY_HAND, LOSS_EXAMPLES, Evidence, Trained, Worth
 from retrieval_interp.sweep.findings import UNLEARNED, above_text, order_text
 from retrieval_interp.tasks import RetrievalTask

@@ -28,7 +28,8 @@ from retrieval_interp.circuits.mechanisms import Positions
 from retrieval_interp.circuits.models.plain import PlainTransformer, hooked_model
 from retrieval_interp.circuits.paths import Mask
 from retrieval_interp.config import ModelConfig, Recipe
-from retrieval_interp.model import choose_device, empty_weights, tokenizer_of
+from retrieval_interp.device import choose_device
+from retrieval_interp.model import empty_weights, tokenizer_of
 from retrieval_interp.storage import files
 from retrieval_interp.storage.files import shipped_checkpoints as shipped_checkpoints
 from retrieval_interp.tasks import InputError, Task, TrainingTask

@@ -49,7 +49,7 @@ PACKAGED: dict[str, Callable[[str], Any]] = {"smollm2": smollm2, "gemma3": gemma
 def _opened(folder: Path, device: str) -> Any:
     from transformer_lens.model_bridge import TransformerBridge
 
-    from retrieval_interp.model import choose_device
+    from retrieval_interp.device import choose_device
 
     model = TransformerBridge.boot_transformers(str(folder), device=str(choose_device(device)))
     model.tokenizer.name_or_path = folder.name  # not where it lies on this machine

@@ -13,7 +13,7 @@ from retrieval_interp.circuits.scores.enabling import Enabled
 from retrieval_interp.circuits.scores.score import QUICK, LivePathScore, PathScore, RedundantScore
 from retrieval_interp.circuits.tolerance import unlearned_text
 from retrieval_interp.config import ModelConfig
-from retrieval_interp.reproduce.paper import FIRST_LAYER, PATHS, SUFFICIENT
+from retrieval_interp.paper import FIRST_LAYER, PATHS, SUFFICIENT
 from retrieval_interp.tasks import RetrievalTask, Task
 from retrieval_interp.tasks.messages import counted, listed
 from retrieval_interp.views.tables import range_text, text_table, with_error, wrapped

@@ -51,7 +51,7 @@ def load_model(name: str, device: str, task: str | None = None) -> tuple[Any, An
     """
     check_model(name)
     import retrieval_interp as ri
-    from retrieval_interp.model import check_device, choose_device
+    from retrieval_interp.device import check_device, choose_device
 
     if task is not None:
         return load_model(name, device)[0], own_task(task)
