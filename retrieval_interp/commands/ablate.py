@@ -2,13 +2,13 @@
 
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import retrieval_interp as ri
-from retrieval_interp.commands.command import say, saying, tell_files
-from retrieval_interp.commands.options import MeasuringOptions, parse_options
+from retrieval_interp.commands.command import say, status, tell_files
+from retrieval_interp.commands.options import OUTPUT, MeasuringOptions, parse_options
 from retrieval_interp.progress import progress_bar
 from retrieval_interp.storage import models_by_name
 from retrieval_interp.storage.files import provenance, write_json, write_whole
@@ -36,22 +36,18 @@ class AblateOptions(MeasuringOptions):
     ckpt: Annotated[str, "--model", "--ckpt"] = "small"
     task: str | None = None
     circuit: Path | None = None
-    save_circuit: Path | None = None
+    save_circuit: Path | None = field(default=None, metadata=OUTPUT)
     tolerance: float | None = None
     one_hot: bool = False
     fewest: Literal["paths", "heads"] = "paths"
     alternatives: float | None = None
-
-    @property
-    def outputs(self) -> dict[str, Path | None]:
-        return super().outputs | {"--save-circuit": self.save_circuit}
 
 
 def main(argv: Sequence[str], prog: str = "retrieval-interp ablate") -> None:
     """Find a circuit or read one, score it on other examples, write files, and print."""
     options = parse_options(AblateOptions, argv, prog)
     _check(options)
-    with saying("loading PyTorch and the model"):
+    with status("loading PyTorch and the model"):
         from retrieval_interp.views.score_text import score_to_dict
 
         model, task, training = _open(options)
@@ -99,16 +95,19 @@ def _check(options: AblateOptions) -> None:
     check_tolerance(options.tolerance, "--")
     searching = options.one_hot or options.time is not None or options.fewest == "heads"
     if options.circuit is not None and searching:
-        given = "--one-hot, --time, --fewest"
-        raise ri.InputError(f"{given}: expected a search, found --circuit; leave one out")
+        raise ri.InputError(
+            "--one-hot, --time, --fewest: expected a search, found --circuit; leave one out"
+        )
     if options.alternatives is not None and not options.alternatives > 0:
-        found = f"found {options.alternatives:g}"
-        raise ri.InputError(f"--alternatives: expected more than 0 seconds, {found}")
-    models_by_name.check_model(options.ckpt, "--task FILE.py:NAME" if options.task is None else "")
+        raise ri.InputError(
+            f"--alternatives: expected more than 0 seconds, found {options.alternatives:g}"
+        )
+    add = "--task FILE.py:NAME" if options.task is None else ""
+    models_by_name.check_model(options.ckpt, add)
 
 
 def _open(options: AblateOptions) -> "tuple[Any, ri.Task, Mapping[str, Any]]":
-    """The model, its task, and a checkpoint's training record."""
+    """Load the model, its task, and a checkpoint's training record."""
     if options.task is None:
         checkpoint = ri.load_checkpoint(options.ckpt, options.device)
         return checkpoint.model, checkpoint.task, checkpoint.training
@@ -118,13 +117,18 @@ def _open(options: AblateOptions) -> "tuple[Any, ri.Task, Mapping[str, Any]]":
 def _find_or_read(
     options: AblateOptions, model: Any, task: "ri.Task"
 ) -> "tuple[ri.Circuit, list[str]]":
-    """The circuit, and what is to be said of the search beside it."""
+    """Return the circuit, and remarks on the search."""
     if options.circuit is not None:
         from retrieval_interp.storage.checkpoint import read_circuit
 
-        trained = f"{options.ckpt} was trained on"
-        sizes = model.cfg.n_layers, model.cfg.n_heads
-        return read_circuit(options.circuit, task, *sizes, trained), []
+        circuit = read_circuit(
+            options.circuit,
+            task,
+            n_layers=model.cfg.n_layers,
+            n_heads=model.cfg.n_heads,
+            trained=f"{options.ckpt} was trained on",
+        )
+        return circuit, []
     search_options = ri.SearchOptions(
         tolerance=options.tolerance,
         examples=options.examples,
@@ -159,6 +163,5 @@ def _print(
     for remark in remarks:
         say(remark)
     if task.graph is not None and score.circuit.mechanisms:
-        sizes = model.cfg.n_layers, model.cfg.n_heads
-        say(ri.describe_flow(score.circuit, *sizes))
+        say(ri.describe_flow(score.circuit, model.cfg.n_layers, model.cfg.n_heads))
     tell_files(numbers=options.json, circuit=options.save_circuit, report=options.report)

@@ -1,12 +1,12 @@
 """How many layers retrieval needs: `retrieval-interp bound --steps 1 2 3`."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from retrieval_interp.commands.command import saying, tell_files
-from retrieval_interp.commands.options import check_outputs, parse_options
+from retrieval_interp.commands.command import status, tell_files
+from retrieval_interp.commands.options import OUTPUT, check_outputs, parse_options
 from retrieval_interp.tasks.messages import InputError
 
 DEFAULT_STEPS = (1, 2, 3, 4, 5, 8, 16, 32, 64, 128)
@@ -23,7 +23,7 @@ class BoundOptions:
     """
 
     steps: tuple[int, ...] = DEFAULT_STEPS
-    json: Path | None = None
+    json: Path | None = field(default=None, metadata=OUTPUT)
 
 
 def main(argv: Sequence[str], prog: str = "retrieval-interp bound") -> None:
@@ -31,9 +31,9 @@ def main(argv: Sequence[str], prog: str = "retrieval-interp bound") -> None:
     for number in options.steps or (0,):
         if not 1 <= number <= MOST_STEPS:
             raise InputError(f"--steps: expected a number from 1 to {MOST_STEPS}, found {number}")
-    check_outputs({"--json": options.json}, [])
+    check_outputs(options)
 
-    with saying("loading PyTorch"):
+    with status("loading PyTorch"):
         from retrieval_interp.circuits import flow
         from retrieval_interp.storage.files import write_json
         from retrieval_interp.views.tables import terminal_width, text_table

@@ -98,7 +98,7 @@ def tell_files(**files: Path | None) -> None:
 
 
 @contextlib.contextmanager
-def saying(action: str) -> Iterator[None]:
+def status(action: str) -> Iterator[None]:
     """Show on a terminal what is being done, for as long as it takes; nothing elsewhere."""
     shown = sys.stderr.isatty()
     if shown:

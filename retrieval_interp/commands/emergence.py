@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from retrieval_interp.commands.command import say, saying, tell_files
-from retrieval_interp.commands.options import ExampleOptions, parse_options
+from retrieval_interp.commands.command import say, status, tell_files
+from retrieval_interp.commands.options import OUTPUT, ExampleOptions, parse_options
 from retrieval_interp.progress import progress_bar
 from retrieval_interp.tasks.structured import check_tolerance
 
@@ -28,12 +28,8 @@ class EmergenceOptions(ExampleOptions):
     run: Path = field(kw_only=True)
     circuit: Path | None = None
     examples: int = 32
-    json: Path | None = None
+    json: Path | None = field(default=None, metadata=OUTPUT)
     tolerance: float | None = None
-
-    @property
-    def outputs(self) -> dict[str, Path | None]:
-        return super().outputs | {"--json": self.json}
 
 
 def main(argv: Sequence[str], prog: str = "retrieval-interp emergence") -> None:
@@ -41,7 +37,7 @@ def main(argv: Sequence[str], prog: str = "retrieval-interp emergence") -> None:
     options.check(*options.run.glob("*"), *options.run.glob("checkpoints/*"), options.circuit)
     check_tolerance(options.tolerance, "--")
 
-    with saying("loading PyTorch"):
+    with status("loading PyTorch"):
         from retrieval_interp.device import choose_device
         from retrieval_interp.emergence import report
         from retrieval_interp.emergence.series import follow_run
@@ -49,17 +45,30 @@ def main(argv: Sequence[str], prog: str = "retrieval-interp emergence") -> None:
         from retrieval_interp.storage.files import write_whole
         from retrieval_interp.views.tables import terminal_width
 
-    examples, seed, circuit = options.examples, options.seed, None
+    circuit = None
     if options.circuit is not None:
-        recipe, whose = read_recipe(options.run), f"{options.run} was trained on"
-        sizes = recipe.model.layers, recipe.model.heads
-        circuit = read_circuit(options.circuit, recipe.task, *sizes, whose)
-    device, source = choose_device(options.device), f"read from {options.circuit}"
-    how = examples, seed, options.tolerance, device, progress_bar, source
-    series = follow_run(options.run, circuit, *how)
+        recipe = read_recipe(options.run)
+        circuit = read_circuit(
+            options.circuit,
+            recipe.task,
+            n_layers=recipe.model.layers,
+            n_heads=recipe.model.heads,
+            trained=f"{options.run} was trained on",
+        )
+    series = follow_run(
+        options.run,
+        circuit,
+        examples=options.examples,
+        seed=options.seed,
+        tolerance=options.tolerance,
+        device=choose_device(options.device),
+        progress=progress_bar,
+        circuit_from=f"read from {options.circuit}",
+    )
     if options.json is not None:
         typed = f"{prog} {shlex.join(argv)}"
-        write_whole(options.json, report.emergence_json(series, typed, examples, seed))
+        text = report.emergence_json(series, typed, options.examples, options.seed)
+        write_whole(options.json, text)
     for line in report.summary(series):
         say(line)
     print(f"\n{report.emergence_table(series, terminal_width())}")

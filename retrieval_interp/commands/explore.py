@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import retrieval_interp as ri
 from retrieval_interp.commands.options import ExampleOptions, parse_options
@@ -47,22 +47,26 @@ def main(argv: Sequence[str], prog: str = "retrieval-interp explore") -> None:
         raise ri.InputError(f"--port: expected 0 to 65535, found {options.port}")
     if options.task is not None and options.prompt is not None:
         raise ri.InputError("expected one of --prompt and --task, found both")
-    asked = options.task is not None or options.prompt is not None
-    models_by_name.check_model(
-        options.ckpt, "" if asked else "--task FILE.py:NAME, or --prompt TEXT"
-    )
+    without_task = options.task is None and options.prompt is None
+    add = "--task FILE.py:NAME, or --prompt TEXT" if without_task else ""
+    models_by_name.check_model(options.ckpt, add)
     print(f"opening {options.ckpt} ...", flush=True)
 
     from retrieval_interp.explorer.server import serve_explorer
 
-    names = ["examples", "seed", "tolerance", "device"]
-    opened: list[Any] = [options.ckpt]
-    if options.task is not None:
-        opened = [*models_by_name.load_model(options.ckpt, options.device, options.task)]
-    if options.prompt is not None:
-        opened = [models_by_name.load_model(options.ckpt, options.device)[0], options.prompt]
-        names += ["answer", "place"]
-    bench = ri.open(*opened, **{name: getattr(options, name) for name in names})
+    model, task = options.ckpt, None
+    if not without_task:
+        model, task = models_by_name.load_model(options.ckpt, options.device, options.task)
+    bench = ri.open(
+        model,
+        task if options.prompt is None else options.prompt,
+        answer=options.answer,
+        place=options.place,
+        examples=options.examples,
+        seed=options.seed,
+        tolerance=options.tolerance,
+        device=options.device,
+    )
     if options.circuit is not None:
         bench.load(options.circuit)
     serve_explorer(bench, options.port, options.browser)

@@ -7,13 +7,13 @@ plot` shows the numbers of both.
 
 import shlex
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any
 from warnings import warn
 
-from retrieval_interp.commands.command import saying, tell_files
-from retrieval_interp.commands.options import check_outputs, parse_options
+from retrieval_interp.commands.command import status, tell_files
+from retrieval_interp.commands.options import OUTPUT, check_outputs, parse_options
 from retrieval_interp.llm.results import (
     FORMULATIONS,
     WITH_STEPS,
@@ -39,8 +39,8 @@ class RowsOptions:
         json: write the numbers to this file.
     """
 
-    out: Annotated[Path | None, "--out", "--html"] = None
-    json: Path | None = None
+    out: Annotated[Path | None, "--out", "--html"] = field(default=None, metadata=OUTPUT)
+    json: Path | None = field(default=None, metadata=OUTPUT)
 
 
 @dataclass(frozen=True)
@@ -87,8 +87,7 @@ def main(argv: Sequence[str], prog: str = "retrieval-interp llm") -> None:
         raise InputError(f"expected score or plot, found {name or 'nothing'}; see {prog} --help")
     kind, run = commands[name]
     options = parse_options(kind, argv[1:], f"{prog} {name}")
-    files = {"--out": options.out, "--json": options.json}
-    check_outputs(files, vars(options).get("logs", ()))
+    check_outputs(options, *vars(options).get("logs", ()))
     record = provenance(f"{prog} {shlex.join(argv)}")
     rows = [replace(row, command=row.command or record["command"]) for row in run(options)]
     print(results_table(rows, terminal_width()))
@@ -101,32 +100,34 @@ def main(argv: Sequence[str], prog: str = "retrieval-interp llm") -> None:
 
 
 def score(options: ScoreOptions) -> list[AccuracyRow]:
-    """The rows that are done, also where it is interrupted."""
+    """Score every formulation; after Ctrl-C return the rows that are finished."""
     check_fields(options, "llm score")
     if unknown := [name for name in options.formulation if name not in FORMULATIONS]:
         known = ", ".join(FORMULATIONS)
         raise InputError(f"--formulation: expected some of {known}, found {unknown[0]!r:.40}")
-    with saying("loading PyTorch and the model"):
+    with status("loading PyTorch and the model"):
         from retrieval_interp.llm.probabilities import expected_accuracy
         from retrieval_interp.tasks.words import prompts
 
-        asked: list[prompts.Prompt] = []
+        questions: list[prompts.Prompt] = []
         for name in options.formulation:
-            steps = [{"steps": n} for n in options.steps] if name in WITH_STEPS else [{}]
-            asked += [prompts.FORMULATIONS[name](**given) for given in steps]
+            parameters = [{"steps": n} for n in options.steps] if name in WITH_STEPS else [{}]
+            questions += [prompts.FORMULATIONS[name](**chosen) for chosen in parameters]
         model, _ = load_model(options.model, options.device)
     if getattr(model, "tokenizer", None) is None:
         raise InputError(f"{options.model}: expected a model that reads words, found no tokenizer")
     rows = list[AccuracyRow]()
-    for prompt in asked:
+    for prompt in questions:
         task = prompts.PromptTask(prompt, model.tokenizer, options.solved)
         try:
-            of = options.questions, options.seed
-            rows.append(expected_accuracy(model, task, *of, progress=progress_bar))
+            row = expected_accuracy(
+                model, task, options.questions, options.seed, progress=progress_bar
+            )
+            rows.append(row)
         except KeyboardInterrupt:
             if not rows:
                 raise
-            warn(f"{len(rows)} of {len(asked)} rows are done", InputWarning, stacklevel=2)
+            warn(f"{len(rows)} of {len(questions)} rows are done", InputWarning, stacklevel=2)
             break
     return rows
 

@@ -7,7 +7,7 @@ and their checks, which take no heavy library.
 import argparse
 import dataclasses
 import inspect
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -18,6 +18,7 @@ from retrieval_interp.tasks.messages import InputError, nearest
 from retrieval_interp.tasks.structured import check_sampling
 
 T = TypeVar("T")
+OUTPUT = {"output": True}  # metadata of the fields that name files to write
 
 
 class _Parser(argparse.ArgumentParser):
@@ -137,15 +138,10 @@ class ExampleOptions:
     seed: int = 0
     device: str = "auto"
 
-    @property
-    def outputs(self) -> dict[str, Path | None]:
-        """The files to write, by option; a class with such options adds them."""
-        return {}
-
     def check(self, *inputs: Path | None) -> None:
         """Check what can be known before libraries are loaded, which takes seconds."""
         check_sampling(self.examples, self.seed, option="--")
-        check_outputs(self.outputs, inputs)
+        check_outputs(self, *inputs)
 
 
 @dataclass(frozen=True)
@@ -160,20 +156,21 @@ class MeasuringOptions(ExampleOptions):
     """
 
     time: float | None = None
-    json: Path | None = None
-    report: Path | None = None
-
-    @property
-    def outputs(self) -> dict[str, Path | None]:
-        return {"--json": self.json, "--report": self.report}
+    json: Path | None = dataclasses.field(default=None, metadata=OUTPUT)
+    report: Path | None = dataclasses.field(default=None, metadata=OUTPUT)
 
 
-def check_outputs(outputs: Mapping[str, Path | None], inputs: Iterable[Path | None]) -> None:
-    """Check that files can be written and differ from each other and from those that are read."""
-    given = [writable(path).resolve() for path in outputs.values() if path is not None]
-    if len(set(given)) < len(given):
-        names = [name for name, path in outputs.items() if path is not None]
-        raise InputError(f"expected a different file for each of {', '.join(names)}")
+def check_outputs(options: Any, *inputs: Path | None) -> None:
+    """Check that files can be written and differ from each other and from those that are read.
+
+    The files to write are those in fields with `OUTPUT`.
+    """
+    names = [field.name for field in dataclasses.fields(options) if "output" in field.metadata]
+    files = {name: path for name in names if (path := getattr(options, name)) is not None}
+    resolved = [writable(path).resolve() for path in files.values()]
+    if len(set(resolved)) < len(resolved):
+        given = ", ".join(f"--{name.replace('_', '-')}" for name in files)
+        raise InputError(f"expected a different file for each of {given}")
     for source in inputs:
-        if source is not None and source.resolve() in given:
+        if source is not None and source.resolve() in resolved:
             raise InputError(f"{source}: expected other files to write than to read")

@@ -1,11 +1,11 @@
 """The paper's claims and our numbers: `python -m retrieval_interp reproduce`."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from retrieval_interp.commands.command import saying, tell_files
-from retrieval_interp.commands.options import check_outputs, parse_options
+from retrieval_interp.commands.command import status, tell_files
+from retrieval_interp.commands.options import OUTPUT, check_outputs, parse_options
 from retrieval_interp.progress import progress_bar
 from retrieval_interp.tasks.messages import InputError
 
@@ -21,17 +21,17 @@ class ReproduceOptions:
     """
 
     only: tuple[str, ...] = ("all",)
-    json: Path | None = None
+    json: Path | None = field(default=None, metadata=OUTPUT)
     runs: Path = Path("runs")
 
 
 def main(argv: Sequence[str], prog: str = "retrieval-interp reproduce") -> None:
     options = parse_options(ReproduceOptions, argv, prog)
-    check_outputs({"--json": options.json}, [])
+    check_outputs(options)
     if options.runs != Path("runs") and not options.runs.is_dir():
         raise InputError(f"--runs: expected a folder of runs, found no folder {options.runs}")
 
-    with saying("loading PyTorch"):
+    with status("loading PyTorch"):
         from retrieval_interp.reproduce.claims import CLAIMS, judge, table_data, table_text
         from retrieval_interp.reproduce.evidence import Evidence
         from retrieval_interp.storage.files import write_json

@@ -3,15 +3,15 @@
 import shlex
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
 from tqdm.auto import tqdm
 
 import retrieval_interp as ri
-from retrieval_interp.commands.command import say, saying, tell_files
-from retrieval_interp.commands.options import MeasuringOptions, parse_options
+from retrieval_interp.commands.command import say, status, tell_files
+from retrieval_interp.commands.options import OUTPUT, MeasuringOptions, parse_options
 from retrieval_interp.storage import models_by_name
 from retrieval_interp.storage.files import provenance, read_text, write_json, write_whole
 from retrieval_interp.storage.packaged_models import PACKAGED
@@ -43,11 +43,7 @@ class ScanOptions(MeasuringOptions):
     examples: int = 128
     joint: bool = False
     tolerance: float | None = None
-    save_circuit: Path | None = None
-
-    @property
-    def outputs(self) -> dict[str, Path | None]:
-        return super().outputs | {"--save-circuit": self.save_circuit}
+    save_circuit: Path | None = field(default=None, metadata=OUTPUT)
 
 
 def main(argv: Sequence[str], prog: str = "retrieval-interp scan") -> None:
@@ -62,7 +58,7 @@ def main(argv: Sequence[str], prog: str = "retrieval-interp scan") -> None:
         raise ri.InputError("expected one of --text and --task, found both")
     if options.model in PACKAGED and text is None and options.task is None:
         raise no_text
-    with saying("loading PyTorch and the model"):
+    with status("loading PyTorch and the model"):
         from retrieval_interp.views.scan_view import scan_text, scan_to_dict
 
         model, task = models_by_name.load_model(options.model, options.device, options.task)
@@ -73,9 +69,16 @@ def main(argv: Sequence[str], prog: str = "retrieval-interp scan") -> None:
             f"--text: expected a model that reads words, found {options.model}, which has no "
             "tokenizer; leave it out to scan the model on its own task"
         )
-    how = {name: getattr(options, name) for name in ("examples", "seed", "tolerance", "time")}
-    how["joint"] = options.joint or options.save_circuit is not None
-    scan = ri.scan(model, task if text is None else text, progress=_told, **how)
+    scan = ri.scan(
+        model,
+        task if text is None else text,
+        examples=options.examples,
+        seed=options.seed,
+        joint=options.joint or options.save_circuit is not None,
+        tolerance=options.tolerance,
+        time=options.time,
+        progress=bar_or_lines,
+    )
     record = {"model": options.model, **provenance(f"{prog} {shlex.join(argv)}")}
     if options.json is not None:
         write_json(options.json, {"model": options.model, **scan_to_dict(scan), "record": record})
@@ -88,7 +91,7 @@ def main(argv: Sequence[str], prog: str = "retrieval-interp scan") -> None:
     tell_files(numbers=options.json, circuit=options.save_circuit, report=options.report)
 
 
-def _told(items: Iterable[Any], text: str) -> Iterator[Any]:
-    """A bar; in a pipe it is a line a minute, from the tenth second on."""
+def bar_or_lines(items: Iterable[Any], text: str) -> Iterator[Any]:
+    """Show a bar; in a pipe a line a minute, from the tenth second on."""
     seldom = {} if sys.stderr.isatty() else {"delay": 10, "mininterval": 60}
     yield from tqdm(items, desc=text, leave=False, dynamic_ncols=True, **seldom)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from retrieval_interp.commands.command import say, saying
+from retrieval_interp.commands.command import say, status
 from retrieval_interp.commands.options import parse_options
 from retrieval_interp.tasks.messages import InputError
 
@@ -50,7 +50,7 @@ def main(argv: Sequence[str], prog: str = "retrieval-interp sweep") -> None:
         if given is not None and not 1 <= given <= 256:
             raise InputError(f"--{name}: expected 1 to 256, found {given}")
 
-    with saying("loading PyTorch"):
+    with status("loading PyTorch"):
         from retrieval_interp.storage.files import check_same
         from retrieval_interp.sweep.cells import read_grid
         from retrieval_interp.sweep.findings import summary_text

@@ -8,7 +8,7 @@ from typing import Any
 from tqdm.auto import tqdm
 
 import retrieval_interp as ri
-from retrieval_interp.commands.command import say, saying
+from retrieval_interp.commands.command import say, status
 from retrieval_interp.commands.options import parse_parts
 from retrieval_interp.config import Recipe
 from retrieval_interp.presets import PRESETS
@@ -37,7 +37,7 @@ class TrainOptions:
 def main(argv: Sequence[str], prog: str = "retrieval-interp train") -> None:
     options, recipe = train_options(argv, prog)
     out = options.out or Path("runs") / options.preset
-    with saying("loading TransformerLens"):
+    with status("loading TransformerLens"):
         from retrieval_interp.training import keep_freed_memory
 
     keep_freed_memory()

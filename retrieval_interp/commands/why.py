@@ -2,13 +2,13 @@
 
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import retrieval_interp as ri
-from retrieval_interp.commands.command import say, saying, tell_files
-from retrieval_interp.commands.options import MeasuringOptions, parse_options
+from retrieval_interp.commands.command import say, status, tell_files
+from retrieval_interp.commands.options import OUTPUT, MeasuringOptions, parse_options
 from retrieval_interp.progress import progress_bar
 from retrieval_interp.storage import models_by_name
 from retrieval_interp.storage.files import provenance, read_text, write_json
@@ -59,11 +59,7 @@ class WhyOptions(MeasuringOptions):
     upto: Literal["heads", "rows", "paths"] = "paths"
     examples: int = 32
     controls: int = 20
-    graph: Path | None = None
-
-    @property
-    def outputs(self) -> dict[str, Path | None]:
-        return super().outputs | {"--graph": self.graph}
+    graph: Path | None = field(default=None, metadata=OUTPUT)
 
 
 def main(argv: Sequence[str], prog: str = "retrieval-interp why") -> None:
@@ -72,7 +68,7 @@ def main(argv: Sequence[str], prog: str = "retrieval-interp why") -> None:
     _check(options)
     models_by_name.check_model(options.model)
     texts = [read_text(path, "pairs") for path in options.pairs]
-    with saying("loading PyTorch and the model"):
+    with status("loading PyTorch and the model"):
         from retrieval_interp.tasks.words.pair_files import read_pairs
         from retrieval_interp.views.why_view import why_text, why_to_dict
 
@@ -83,10 +79,22 @@ def main(argv: Sequence[str], prog: str = "retrieval-interp why") -> None:
         if texts:
             pairs = read_pairs(texts[0], _tokenizer(options.tokenizer, model), *texts[1:])
             task = ri.PairsTask(pairs, model.tokenizer)
-    prompt = _asked(options, model, task), options.answer, options.wrong
-    names = "counterfactual place keep patch upto examples seed time controls"
-    how = {name: getattr(options, name) for name in names.split()}
-    explanation = ri.why(model, *prompt, progress=progress_bar, **how)
+    explanation = ri.why(
+        model,
+        _prompt_or_task(options, model, task),
+        options.answer,
+        options.wrong,
+        counterfactual=options.counterfactual,
+        place=options.place,
+        keep=options.keep,
+        patch=options.patch,
+        upto=options.upto,
+        examples=options.examples,
+        seed=options.seed,
+        time=options.time,
+        controls=options.controls,
+        progress=progress_bar,
+    )
     record = {"model": options.model, **provenance(f"{prog} {shlex.join(argv)}")}
     if options.json is not None:
         write_json(
@@ -102,11 +110,11 @@ def main(argv: Sequence[str], prog: str = "retrieval-interp why") -> None:
 
 
 def _check(options: WhyOptions) -> None:
-    kinds = ("prompt", "pairs", "task")
-    asked = [name for name in kinds if getattr(options, name) not in (None, ())]
-    if len(asked) > 1 or (not asked and options.model in PACKAGED):
-        given = " and ".join(asked) or "none of them"
-        raise ri.InputError(f"expected one of --prompt, --pairs and --task, found {given}")
+    questions = {"prompt": options.prompt, "pairs": options.pairs, "task": options.task}
+    given = [name for name, question in questions.items() if question not in (None, ())]
+    if len(given) > 1 or (not given and options.model in PACKAGED):
+        names = " and ".join(given) or "none of them"
+        raise ri.InputError(f"expected one of --prompt, --pairs and --task, found {names}")
     if options.task not in (None, _NAMES) and ".py:" not in options.task:
         raise ri.InputError(f"--task: expected {_NAMES} or FILE.py:NAME, found {options.task!r}")
     if options.counterfactual is not None and not (options.answer and options.wrong):
@@ -124,7 +132,7 @@ def _check(options: WhyOptions) -> None:
 
 
 def _tokenizer(name: str | None, model: Any) -> Any:
-    """The one that is named, without a network, or the model's."""
+    """Load the tokenizer that is named, without a network, or return the model's."""
     if name is None:
         return getattr(model, "tokenizer", None)
     from transformers import AutoTokenizer
@@ -138,8 +146,8 @@ def _tokenizer(name: str | None, model: Any) -> Any:
         ) from error
 
 
-def _asked(options: WhyOptions, model: Any, task: Any) -> Any:
-    """A prompt, or a task."""
+def _prompt_or_task(options: WhyOptions, model: Any, task: Any) -> Any:
+    """Return what the model is asked."""
     if options.prompt is not None:
         return options.prompt
     if options.task == _NAMES:
