@@ -32,7 +32,7 @@ from retrieval_interp.tasks.messages import counted
 from retrieval_interp.views.attention import patterns_on, position_labels, role_map, role_names
 from retrieval_interp.views.page import render
 from retrieval_interp.views.report import score_parts, task_words
-from retrieval_interp.views.score_text import JsonRow, describe, mechanism_words, shown_paths
+from retrieval_interp.views.score_text import describe, mechanism_words, shown_paths
 from retrieval_interp.views.why_view import question_tokens
 
 T = TypeVar("T")
@@ -49,6 +49,30 @@ class Selection:
     path: HeadPath | None = None
     example: int = 0
     with_circuit: bool = False
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A mechanism that a head may get."""
+
+    name: str
+    line: str  # for `Workbench.suppose`
+    about: str
+    chosen: bool  # whether the head has it now
+    circuit: Circuit  # with it in place
+    paths: Sequence[str]
+
+
+@dataclass(frozen=True)
+class PathDetails:
+    """A path in words, its mean attention, and the circuits that say what it is worth."""
+
+    meaning: str
+    attention: float
+    how: str  # `changed` differs from the circuit
+    act: str  # what a click does
+    changed: Circuit  # the circuit after that click
+    cut: Circuit  # the intact model without the path
 
 
 def page_state(bench: Workbench, selected: Selection) -> dict[str, Any]:
@@ -83,7 +107,7 @@ def page_state(bench: Workbench, selected: Selection) -> dict[str, Any]:
         "rows": shown_paths(bench.scored, task) if bench.scored else [],
         "path": path and path.text(task.role_names),
         "inside": path in carrying_paths(circuit),
-        "row": path and path_row(bench, path),
+        "details": path and path_details(bench, path),
         "choices": choices(bench, selected.head),
         "look": example_map(bench, selected, framed),
         "keeping": keeping,
@@ -119,27 +143,30 @@ def example_map(bench: Workbench, selected: Selection, framed: set[HeadPath]) ->
     pattern = patterns_on(bench.model, example, circuit)[head.layer][0, head.head].tolist()
     tokens, paths = position_labels(bench.model, bench.task, example, 0), dict[Any, HeadPath]()
     for positions in example.roles[0].tolist():
-        for (dest, at), (src, source) in product(enumerate(positions), repeat=2):
-            paths.setdefault((at, source), HeadPath(head, RolePath(dest, src)))
+        for (dest, reader), (src, source) in product(enumerate(positions), repeat=2):
+            paths.setdefault((reader, source), HeadPath(head, RolePath(dest, src)))
 
-    def cell(at: int, source: int, weight: float) -> dict[str, Any]:
-        path = paths.get((at, source))
+    def cell(reader: int, source: int, weight: float) -> dict[str, Any]:
+        path = paths.get((reader, source))
         return {
             "weight": weight,
-            "title": f"{tokens[at]} attends to {tokens[source]}: {weight:.3f}",
+            "title": f"{tokens[reader]} attends to {tokens[source]}: {weight:.3f}",
             "path": path and path.text(bench.task.role_names),
             "framed": path in framed,
         }
 
-    rows = [[cell(at, *pair) for pair in enumerate(row)] for at, row in enumerate(pattern)]
+    rows = [
+        [cell(reader, source, weight) for source, weight in enumerate(row)]
+        for reader, row in enumerate(pattern)
+    ]
     return {"tokens": [{"name": token, "label": token} for token in tokens], "rows": rows}
 
 
-def choices(bench: Workbench, head: Head) -> list[JsonRow]:
-    """Plausible mechanisms for a head, each with the circuit it would give."""
+def choices(bench: Workbench, head: Head) -> list[Choice]:
+    """List plausible mechanisms for a head."""
     circuit, names = bench.circuit, bench.circuit.role_names
     attention = bench.intact_attention[head]
-    names_of: dict[Mechanism, str] = {it: it.kind for it in (ORIGINAL, UNIFORM, IDENTITY)}
+    names_of: dict[Mechanism, str] = {rule: rule.kind for rule in (ORIGINAL, UNIFORM, IDENTITY)}
     for kind, least in (("one-hot", _STRONG), ("shared", _STRONG / 2)):
         names_of.setdefault(propose(attention, kind, least), kind)
     names_of[role_mean(attention)] = "role-mean"
@@ -151,20 +178,20 @@ def choices(bench: Workbench, head: Head) -> list[JsonRow]:
         names_of = {ORIGINAL: "keeps all", kept: "keeps a row", Counterfactual(): "keeps nothing"}
     names_of.setdefault(circuit[head], "as it is")
     return [
-        {
-            "name": name,
-            "line": f"{head} {'role-mean' if mechanism.is_measured else mechanism.text(names)}",
-            "about": mechanism_words([mechanism]),
-            "chosen": circuit[head] == mechanism,
-            "circuit": circuit.replace(head, mechanism),
-            "paths": [] if mechanism.is_measured else mechanism.text(names).split()[1:],
-        }
+        Choice(
+            name=name,
+            line=f"{head} {'role-mean' if mechanism.is_measured else mechanism.text(names)}",
+            about=mechanism_words([mechanism]),
+            chosen=circuit[head] == mechanism,
+            circuit=circuit.replace(head, mechanism),
+            paths=[] if mechanism.is_measured else mechanism.text(names).split()[1:],
+        )
         for mechanism, name in names_of.items()
     ]
 
 
-def path_row(bench: Workbench, path: HeadPath) -> JsonRow:
-    """A path in words, its mean attention, and the circuits that say what it is worth."""
+def path_details(bench: Workbench, path: HeadPath) -> PathDetails:
+    """Describe a path, and what a click on it would do."""
     circuit, keeping = bench.circuit, bench.circuit.is_patched
     inside = path in carrying_paths(circuit)
     changed = circuit.without(path) if inside else suppose(circuit, _adding(circuit, path))
@@ -173,14 +200,14 @@ def path_row(bench: Workbench, path: HeadPath) -> JsonRow:
         how, act = ("if not kept", "Do not keep it") if inside else ("if kept", "Keep it")
     elif changed[path.head].paths == (path.path,) and not inside:
         how = f"with {path.head} {changed[path.head].kind} along this path alone"
-    return {
-        "meaning": bench.task.path_label(*path.path),
-        "attention": float(bench.intact_attention[path.head][path.path]),
-        "how": how,
-        "act": act,
-        "changed": changed,
-        "cut": bench.scorer.empty_circuit.cut(path),
-    }
+    return PathDetails(
+        meaning=bench.task.path_label(*path.path),
+        attention=float(bench.intact_attention[path.head][path.path]),
+        how=how,
+        act=act,
+        changed=changed,
+        cut=bench.scorer.empty_circuit.cut(path),
+    )
 
 
 def _adding(circuit: Circuit, path: HeadPath) -> str:
@@ -199,7 +226,7 @@ class Exploring:
     def __init__(self, bench: Workbench, publish: Callable[[str], Any], later: Later):
         self.bench, self.publish, self.later = bench, publish, later
         self.selected = Selection(bench.heads[0], with_circuit=bench.circuit.is_patched)
-        self.busy, self.cancelled, self._told = "", False, 0.0
+        self.busy, self.cancelled, self._last_told = "", False, 0.0
         self.losses: dict[Circuit, float | InputError] = {}  # an error where there can be none
         self.page: dict[str, Any] = {}
         self.html = ""
@@ -250,10 +277,10 @@ class Exploring:
 
     def _measure(self) -> None:
         """Measure the next loss that the page lacks, show it, and go on."""
-        row = self.page["row"] or {}
-        asked = [row[key] for key in ("changed", "cut") if key in row]
-        asked += [choice["circuit"] for choice in self.page["choices"]]
-        if missing := [circuit for circuit in asked if circuit not in self.losses]:
+        details = self.page["details"]
+        shown = [details.changed, details.cut] if details else []
+        shown += [choice.circuit for choice in self.page["choices"]]
+        if missing := [circuit for circuit in shown if circuit not in self.losses]:
             try:
                 self.losses[missing[0]] = self.bench.loss_with(missing[0])
             except InputError as error:  # a source that the mask hides
@@ -262,8 +289,16 @@ class Exploring:
             self.later(self._measure)
 
     def _show(self) -> None:
-        shown = vars(self) | vars(self.selected) | self.page
-        self.html = str(render("explorer.html", **shown))
+        html = render(
+            "explorer.html",
+            bench=self.bench,
+            page=self.page,
+            selected=self.selected,
+            losses=self.losses,
+            busy=self.busy,
+            cancelled=self.cancelled,
+        )
+        self.html = str(html)
         self.publish(self.html)
 
     def _select(self, asked: dict[str, Any]) -> None:
@@ -311,10 +346,11 @@ class Exploring:
         self._start("searching", search, self.bench.take)
 
     def _score(self) -> None:
-        measured = self.bench.task, self.bench.circuit, self.bench.batch, self.bench.stated
+        bench, progress = self.bench, self._watched
+        task, circuit, batch = bench.task, bench.circuit, bench.batch  # as they are now
 
         def score(model: HookedModel) -> CircuitScore:
-            return score_circuit(model, *measured, progress=self._watched)
+            return score_circuit(model, task, circuit, batch, bench.stated, progress=progress)
 
         self._start("scoring", score, self.bench.take_score)
 
@@ -330,7 +366,7 @@ class Exploring:
             reason = self.bench.circuit.unfinished
             return f"unfinished: {reason}" if reason else ""
 
-        self.busy, self.cancelled, self._told = action, False, 0.0
+        self.busy, self.cancelled, self._last_told = action, False, 0.0
         done = self._worker.submit(work, deepcopy(self.bench.model))
         done.add_done_callback(lambda done: self.later(lambda: self._carry_out(lambda: end(done))))
 
@@ -340,8 +376,8 @@ class Exploring:
         for number, item in enumerate(items, 1):
             if self.cancelled:
                 raise KeyboardInterrupt
-            if time.monotonic() - self._told > _TELLING:
-                self._told = time.monotonic()
+            if time.monotonic() - self._last_told > _TELLING:
+                self._last_told = time.monotonic()
                 self.busy = f"{what}, {number} of {total}" if total else str(item)
                 self.later(self._show)
             yield item
