@@ -1,5 +1,4 @@
 from retrieval_interp.bench import Workbench as Workbench
-from retrieval_interp.bench import open as open
 from retrieval_interp.circuits import Circuit as Circuit
 from retrieval_interp.circuits import CircuitScore as CircuitScore
 from retrieval_interp.circuits import Head as Head
@@ -47,6 +46,7 @@ from retrieval_interp.emergence.series import follow_run as follow_run
 from retrieval_interp.emergence.series import path_emergence as path_emergence
 from retrieval_interp.emergence.series import read_series as read_series
 from retrieval_interp.model import build_model as build_model
+from retrieval_interp.opening import open as open
 from retrieval_interp.presets import PRESETS as PRESETS
 from retrieval_interp.progress import progress_bar as progress_bar
 from retrieval_interp.storage.checkpoint import Checkpoint as Checkpoint

@@ -28,14 +28,12 @@ from retrieval_interp.circuits.hooks import HookedModel, heads_of, is_causal, me
 from retrieval_interp.circuits.losses import Progress, standard_error
 from retrieval_interp.circuits.means import position_means, role_mean
 from retrieval_interp.circuits.mechanisms import ORIGINAL, Mechanism
-from retrieval_interp.circuits.tolerance import Uninformed
-from retrieval_interp.device import check_device, choose_device
-from retrieval_interp.progress import progress_bar
-from retrieval_interp.storage.checkpoint import Checkpoint, load_checkpoint, read_circuit
+from retrieval_interp.storage.checkpoint import read_circuit
 from retrieval_interp.storage.files import as_path, writable, write_whole
 from retrieval_interp.tasks import Batch, InputError, Task
 from retrieval_interp.tasks.messages import counted
 from retrieval_interp.tasks.structured import check_sampling, from_data
+from retrieval_interp.tasks.words.given_texts import PairsTask
 from retrieval_interp.views.ablations_view import ablations_view
 from retrieval_interp.views.attention import attention_view, checked, position_labels, role_maps
 from retrieval_interp.views.page import View, register_displays, unbroken
@@ -45,97 +43,19 @@ from retrieval_interp.views.tables import terminal_width, with_error, wrapped
 from retrieval_interp.views.why_view import why_view
 
 
-def open(
-    model: Any,
-    task: Task | str | None = None,
-    *,
-    answer: str = "",
-    place: str = "",
-    examples: int = 512,
-    seed: int = 0,
-    tolerance: float | None = None,
-    device: str = "auto",
-    progress: Progress = progress_bar,
-) -> "Workbench":
-    """Open a trained model on a workbench.
-
-    Args:
-        model: a shipped name (`small`), a checkpoint file, a run folder, a loaded `Checkpoint`, or
-            any hooked model, which then needs its task.
-        task: what the model was trained on; checkpoints have their own. Or a prompt: then the
-            examples are changes of one of its words, and all heads are patched from these at first.
-        answer: what follows a prompt; by default what the model says.
-        place: words of a prompt to change; by default the one on which the answer depends most.
-        examples: how many examples of the `test` split to measure on; `seed` says which.
-        tolerance: the loss that a working circuit stays below; by default the task's, or else the
-            loss at which 95% of what the model has learned is kept.
-        device: `auto`, `cpu` or `cuda`, where to load a checkpoint; a model stays where it is.
-        progress: wraps an iterable to show a bar, as `(items, text)`.
-    """
-    name, training = "", {}
-    if isinstance(model, (str, Path)):
-        model = load_checkpoint(str(model), choose_device(device))
-    if isinstance(model, Checkpoint):
-        if task is not None:
-            raise InputError("task: expected none for a checkpoint, which has its own")
-        name, task, training = model.name, model.task, model.training
-        model = model.model
-    opened, question = repr(name) if name else "model, task", None
-    if isinstance(task, str) and hasattr(model, "run_with_hooks"):
-        with measuring(model):
-            question = ask(model, task, answer, place=place, seed=seed, progress=progress)
-        task = question.task(model.tokenizer)
-        examples = min(examples, len(task) // 2)
-        _check_changes(question, len(task))
-        asked = f"answer={question.word!r}, place={question.place.text!r}"
-        opened = f"model, {question.prompt!r}, {asked}"
-    task = _checked_task(model, task)
-    check_device(model, device)
-    bench = Workbench(
-        model=model,
-        task=task,
-        name=name or _name_of(model, task),
-        opened=opened,
-        training=training,
-        examples=examples,
-        seed=seed,
-        stated=tolerance,
-        progress=progress,
-        question=question,
-    )
-    if question is not None:
-        bench.keep()
-    return bench
-
-
-def _check_changes(question: PromptQuestion, count: int) -> None:
-    """Check that half of the changes of a prompt, which are the examples, are two or more."""
-    if count < 4:
+def prompt_task(
+    model: HookedModel, prompt: str, answer: str, place: str, seed: int, progress: Progress
+) -> tuple[PromptQuestion, PairsTask]:
+    """Ask about a prompt; return the question, and its changes as a task, half of them examples."""
+    with measuring(model):
+        question = ask(model, prompt, answer, place=place, seed=seed, progress=progress)
+    task = question.task(model.tokenizer)
+    if len(task) < 4:
         raise InputError(
             f"place: expected four changes of {question.place.text!r} after which the model "
-            f"answers otherwise, found {count}; ask about another place"
+            f"answers otherwise, found {len(task)}; ask about another place"
         )
-
-
-def _checked_task(model: Any, task: Any) -> Task:
-    """Check that what is opened is a hooked model and a task, not the class of one; return it."""
-    hooked = hasattr(model, "run_with_hooks") and not isinstance(model, type)
-    if not hooked or not isinstance(task, Task):
-        is_class = isinstance(task, type) and issubclass(task, Task)
-        call = "; write task()" if is_class else ""
-        raise InputError(
-            "expected the name of a checkpoint, or ri.open(model, task) with a hooked model and a "
-            f"task, found {type(model).__name__} and the task {task!r:.60}{call}"
-        )
-    return task
-
-
-def _name_of(model: HookedModel, task: Task) -> str:
-    """The model's own name, or that of its task."""
-    given = getattr(model.cfg, "model_name", None)
-    if given in (None, "", "custom", "native"):  # names that TransformerLens gives
-        return f"{type(task).__name__} model"
-    return Path(str(given)).name
+    return question, task
 
 
 @dataclass(eq=False, repr=False)
@@ -160,14 +80,14 @@ class Workbench:
         check_sampling(self.examples, self.seed, self.stated)
         self.heads = heads_of(self.model)
         self.listeners: weakref.WeakSet[Any] = weakref.WeakSet()
-        self._begin()
+        self._begin(BenchLosses(self.model, self.task, self.examples, self.seed, self.stated))
         register_displays()
 
-    def _begin(self) -> None:
-        """Draw the task's examples, and forget what was measured on others."""
-        self._losses = BenchLosses(self.model, self.task, self.examples, self.seed, self.stated)
-        self.order = role_order(self._losses.plain_batch)
-        self._steps = [self._losses.intact]
+    def _begin(self, measured: BenchLosses) -> None:
+        """Begin with examples on which no circuit was measured yet."""
+        self.measured = measured
+        self.order = role_order(measured.plain_batch)
+        self._steps = [measured.intact]
         self._undone: list[Step] = []
         self._score: CircuitScore | None = None
         self._controls = 20  # number of random circuits of that score
@@ -175,7 +95,7 @@ class Workbench:
     @property
     def scorer(self) -> Scorer:
         """The scorer of the current circuit."""
-        return self._losses.scorer_for(self.circuit)
+        return self.measured.scorer_for(self.circuit)
 
     @property
     def batch(self) -> Batch:
@@ -188,22 +108,17 @@ class Workbench:
     @property
     def counterfactual(self) -> Batch:
         """The counterfactual prompts of these examples, for `keep`."""
-        return self._losses.counterfactual
+        return self.measured.counterfactual
 
     @property
     def tolerance(self) -> float:
         """The loss that a working circuit stays below."""
-        return self._losses.tolerance
-
-    @property
-    def uninformed(self) -> Uninformed:
-        """The loss of a model that knows nothing."""
-        return self._losses.uninformed
+        return self.measured.tolerance
 
     @property
     def unlearned_text(self) -> str:
         """The sentence that the model has not learned the task; empty if it has."""
-        return self._losses.unlearned_text
+        return self.measured.unlearned_text
 
     @property
     def circuit(self) -> Circuit:
@@ -218,7 +133,7 @@ class Workbench:
     @property
     def intact_loss(self) -> float:
         """The loss of the intact model."""
-        return self._losses.intact.loss
+        return self.measured.intact.loss
 
     @property
     def scored(self) -> CircuitScore | None:
@@ -239,7 +154,7 @@ class Workbench:
     @property
     def intact_attention(self) -> Float[Tensor, "layer head dest src"]:
         """Mean attention by role of the intact model, on the CPU; 0 along paths that are masked."""
-        return self._losses.intact_attention
+        return self.measured.intact_attention
 
     def mean_attention(self, with_circuit: bool) -> Float[Tensor, "layer head dest src"]:
         """Measure mean attention by role, intact or with the circuit in place; on the CPU."""
@@ -249,8 +164,8 @@ class Workbench:
 
     def loss_with(self, *lines: str | Circuit) -> float:
         """Measure the loss if these lines, or another circuit, were supposed; nothing changes."""
-        self._losses.check_unchanged()
-        return self._losses.loss(self.parse(*lines))
+        self.measured.check_unchanged()
+        return self.measured.loss(self.parse(*lines))
 
     def __repr__(self) -> str:
         return f"{self.name}: {describe(self.model, self.task)}\n{self.state()}\n{self.circuit}"
@@ -280,7 +195,7 @@ class Workbench:
 
     def _recovered(self) -> str:
         """Say which share of the loss due to the counterfactual the circuit recovers."""
-        lost = self._losses.lost_by_nothing
+        lost = self.measured.lost_by_nothing
         gap, shown = float(lost.mean()), self.counterfactual_of(0)
         nothing = self.intact_loss + gap
         if gap > 2 * standard_error(lost) and nothing >= self.tolerance:
@@ -378,20 +293,20 @@ class Workbench:
         """Ask about another place of the prompt, and begin anew with nothing kept."""
         if self.question is None:
             raise InputError("ask: expected a prompt, as in ri.open(model, prompt), found a task")
-        question = self.question
-        options: Any = {"seed": self.seed, "tolerance": self.stated, "progress": self.progress}
-        fresh = open(self.model, question.prompt, answer=question.word, place=place, **options)
-        assert fresh.question is not None
-        self.question = replace(fresh.question, places=question.places)  # all that were tried
-        self.task, self.examples = fresh.task, fresh.examples
-        self._begin()
+        prompt, answer = self.question.prompt, self.question.word
+        question, task = prompt_task(self.model, prompt, answer, place, self.seed, self.progress)
+        examples = min(512, len(task) // 2)
+        measured = BenchLosses(self.model, task, examples, self.seed, self.stated)
+        self.question = replace(question, places=self.question.places)  # all that were tried
+        self.task, self.examples = task, examples
+        self._begin(measured)
         return self.keep()
 
     def undo(self) -> View:
         """Go back to the circuit before the last change."""
         if not self.undoable:
             raise InputError("undo: expected a change to take back, found none")
-        self._losses.measure(self._steps[-2].circuit)
+        self.measured.measure(self._steps[-2].circuit)
         self._undone.append(self._steps.pop())
         return self._changed_from(self._undone[-1])
 
@@ -400,7 +315,7 @@ class Workbench:
         if not self.redoable:
             raise InputError("redo: expected an undone change, found none")
         before, again = self._steps[-1], self._undone.pop()
-        self._steps.append(self._losses.measure(again.circuit))
+        self._steps.append(self.measured.measure(again.circuit))
         return self._changed_from(before)
 
     def check_head(self, head: Head) -> Head:
@@ -411,10 +326,10 @@ class Workbench:
         return head
 
     def _change(self, circuit: Circuit, note: str = "") -> View:
-        self._losses.check_unchanged()
+        self.measured.check_unchanged()
         before = self._steps[-1]
         if circuit != before.circuit:
-            self._steps.append(self._losses.measure(circuit))
+            self._steps.append(self.measured.measure(circuit))
             self._undone.clear()
         return self._changed_from(before, note)
 
@@ -446,7 +361,7 @@ class Workbench:
 
     def search_options(self, **choices: Any) -> SearchOptions:
         """Return the options of a search by `discover`."""
-        self._losses.check_unchanged()
+        self.measured.check_unchanged()
         from_data(SearchOptions, {n: c for n, c in choices.items() if n != "heads"}, "discover")
         defaults = {"tolerance": self.stated, "examples": self.examples, "seed": self.seed}
         return SearchOptions(**{**defaults, **choices})
@@ -497,7 +412,7 @@ class Workbench:
         Paths with less mean attention than `least` are not cut. The view's `data` is the
         `Ablations`.
         """
-        self._losses.check_unchanged()
+        self.measured.check_unchanged()
         least = from_data(float, least, "least")
         scores = circuits.ablations(self.model, self.task, self.batch, least, self.progress)
         return ablations_view(scores, self.task)
@@ -508,7 +423,7 @@ class Workbench:
         `choices` are options of `ri.why`, such as `keep=0.9` or `upto="heads"`. The view's `data`
         is an `Explanation`.
         """
-        self._losses.check_unchanged()
+        self.measured.check_unchanged()
         options = {"seed": self.seed, "progress": self.progress, **choices}
         explanation = circuits.why(self.model, self.task, **options)
         return why_view(explanation, self.model)
@@ -519,13 +434,20 @@ class Workbench:
         `controls` is their number. The view's `data` is the `CircuitScore`. If no circuit is
         supposed, the view says so and has the scores of the intact model.
         """
-        self._losses.check_unchanged()
+        self.measured.check_unchanged()
         if type(controls) is not int or controls < 0:
             raise InputError(f"controls: expected 0 or more, found {controls!r:.40}")
         score = self.scored
         if score is None or controls != self._controls:
-            measured = self.model, self.task, self.circuit, self.batch, self.stated
-            score = circuits.score_circuit(*measured, controls, progress or self.progress)
+            score = circuits.score_circuit(
+                self.model,
+                self.task,
+                self.circuit,
+                self.batch,
+                tolerance=self.stated,
+                controls=controls,
+                progress=progress or self.progress,
+            )
             self.take_score(score, controls)
         note = ""
         if not self.circuit.mechanisms:
@@ -540,7 +462,7 @@ class Workbench:
 
     def alternatives(self, **choices: Any) -> View:
         """Find other circuits of the same cost below the tolerance; see `ri.alternatives`."""
-        self._losses.check_unchanged()
+        self.measured.check_unchanged()
         sampling = {"examples": self.examples, "seed": self.seed}
         options = {"tolerance": self.stated, "progress": self.progress, **sampling, **choices}
         alike = circuits.alternatives(self.model, self.task, self.circuit, **options)
@@ -592,6 +514,12 @@ class Workbench:
 
     def load(self, path: str | Path) -> View:
         """Read a circuit file and make its circuit the current one."""
-        sizes = self.model.cfg.n_layers, self.model.cfg.n_heads
-        asked = f"{self.name} is asked", is_causal(self.model, self.batch)
-        return self.suppose(read_circuit(as_path(path), self.task, *sizes, *asked))
+        circuit = read_circuit(
+            as_path(path),
+            self.task,
+            n_layers=self.model.cfg.n_layers,
+            n_heads=self.model.cfg.n_heads,
+            trained=f"{self.name} is asked",
+            causal=is_causal(self.model, self.batch),
+        )
+        return self.suppose(circuit)
