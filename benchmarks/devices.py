@@ -76,9 +76,9 @@ def opened(name: str, device: str, examples: int, seconds: float, quick: bool) -
         circuit = ri.parse_circuit(lines, task)
     else:
         checkpoint = ri.load_checkpoint(name, device)
-        model, task, config = checkpoint.model, checkpoint.task, checkpoint.config
+        model, task = checkpoint.model, checkpoint.task
         file = ROOT / f"retrieval_interp/results/{name}.circuit.json"
-        circuit = read_circuit(file, task, config.layers, config.heads, name)
+        circuit = read_circuit(file, task, model, name)
     batch = task.sample(examples, 0, device, split="test")
     return On(name, model, task, circuit, batch, device, seconds, quick)
 

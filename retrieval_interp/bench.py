@@ -24,7 +24,7 @@ from retrieval_interp.circuits.counterfactual.units import Unit, keeping
 from retrieval_interp.circuits.discovery.search import Strategy
 from retrieval_interp.circuits.draw.layout import role_order
 from retrieval_interp.circuits.draw.svg import draw_circuit
-from retrieval_interp.circuits.hooks import HookedModel, heads_of, is_causal, measuring
+from retrieval_interp.circuits.hooks import HookedModel, heads_of, measuring
 from retrieval_interp.circuits.losses import Progress, standard_error
 from retrieval_interp.circuits.means import position_means, role_mean
 from retrieval_interp.circuits.mechanisms import ORIGINAL, Mechanism
@@ -514,12 +514,5 @@ class Workbench:
 
     def load(self, path: str | Path) -> View:
         """Read a circuit file and make its circuit the current one."""
-        circuit = read_circuit(
-            as_path(path),
-            self.task,
-            n_layers=self.model.cfg.n_layers,
-            n_heads=self.model.cfg.n_heads,
-            trained=f"{self.name} is asked",
-            causal=is_causal(self.model, self.batch),
-        )
-        return self.suppose(circuit)
+        trained = f"{self.name} is asked"
+        return self.suppose(read_circuit(as_path(path), self.task, self.model, trained))

@@ -13,7 +13,7 @@ from retrieval_interp.circuits.mechanisms import UNIFORM, OneHot, Shared
 from retrieval_interp.commands.ablate import main as ablate
 from retrieval_interp.commands.reproduce import main
 from retrieval_interp.emergence.report import emergence_json
-from retrieval_interp.emergence.series import Losses, PathAtStep, Series, Snapshot
+from retrieval_interp.emergence.series import LogRow, PathAtStep, Series, Snapshot
 from retrieval_interp.reproduce import evidence as evidence_module
 from retrieval_interp.reproduce.claims import CLAIMS, costs_of_paths, heads_emerge, judge
 from retrieval_interp.reproduce.evidence import Evidence, Worth
@@ -223,7 +223,7 @@ def series_of(come=(), fell=FELL):
         return Snapshot(step, losses, losses, paths)
 
     rows = tuple(map(row, steps))
-    losses = tuple(Losses(at.step, 0.5, at.partial_losses, None) for at in rows)
+    losses = tuple(LogRow(at.step, 0.5, at.partial_losses, None) for at in rows)
     recipe = ri.Recipe(ri.RetrievalTask(steps=3), ri.ModelConfig(layers=9), steps=LAST)
     return Series("made by hand", recipe, circuit, "by hand", 0.05, rows, losses)
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import retrieval_interp as ri
 from retrieval_interp.config import Recipe
-from retrieval_interp.emergence.series import Losses, Series, measure
+from retrieval_interp.emergence.series import LogRow, Series, measure
 from retrieval_interp.sweep.cells import Job, read_results
 from retrieval_interp.sweep.grid import make_grid
 from retrieval_interp.tasks.structured import to_data
@@ -38,7 +38,7 @@ def run() -> Series:
     circuit = replace(parsed, enabling=(ri.parse_head_path("L0.H0 s2<-s1", 3),))
     batch = TASK.sample(4)
     snapshots = tuple(measure(model, TASK, batch, circuit, step) for step in (10, 20))
-    losses = tuple(Losses(at.step, 0.5, at.partial_losses, None) for at in snapshots)
+    losses = tuple(LogRow(at.step, 0.5, at.partial_losses, None) for at in snapshots)
     recipe = Recipe(TASK, SIZES, steps=20, batch=4, examples=16, log_every=10, checkpoint_every=10)
     return Series("run", recipe, circuit, "made up", 0.05, snapshots, losses)
 

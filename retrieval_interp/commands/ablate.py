@@ -121,14 +121,7 @@ def _find_or_read(
     if options.circuit is not None:
         from retrieval_interp.storage.checkpoint import read_circuit
 
-        circuit = read_circuit(
-            options.circuit,
-            task,
-            n_layers=model.cfg.n_layers,
-            n_heads=model.cfg.n_heads,
-            trained=f"{options.ckpt} was trained on",
-        )
-        return circuit, []
+        return read_circuit(options.circuit, task, model, f"{options.ckpt} was trained on"), []
     search_options = ri.SearchOptions(
         tolerance=options.tolerance,
         examples=options.examples,

@@ -41,20 +41,15 @@ def main(argv: Sequence[str], prog: str = "retrieval-interp emergence") -> None:
         from retrieval_interp.device import choose_device
         from retrieval_interp.emergence import report
         from retrieval_interp.emergence.series import follow_run
-        from retrieval_interp.storage.checkpoint import read_circuit, read_recipe
+        from retrieval_interp.storage.checkpoint import load_checkpoint, read_circuit
         from retrieval_interp.storage.files import write_whole
         from retrieval_interp.views.tables import terminal_width
 
     circuit = None
     if options.circuit is not None:
-        recipe = read_recipe(options.run)
-        circuit = read_circuit(
-            options.circuit,
-            recipe.task,
-            n_layers=recipe.model.layers,
-            n_heads=recipe.model.heads,
-            trained=f"{options.run} was trained on",
-        )
+        last = load_checkpoint(options.run)
+        trained = f"{options.run} was trained on"
+        circuit = read_circuit(options.circuit, last.task, last.model, trained)
     series = follow_run(
         options.run,
         circuit,

@@ -103,7 +103,7 @@ class Snapshot:
 
 
 @dataclass(frozen=True)
-class Losses:
+class LogRow:
     """The losses of one step."""
 
     step: int
@@ -123,7 +123,7 @@ class Series:
     circuit_from: str  # where it comes from, in words
     tolerance: float  # a path is necessary if cutting it at the last step costs more than this loss
     snapshots: tuple[Snapshot, ...]  # by rising step, at least one
-    losses: tuple[Losses, ...]  # by rising step, of every logged step
+    losses: tuple[LogRow, ...]  # by rising step, of every logged step
     reads_part: ClassVar[bool] = True
 
     @property
@@ -255,8 +255,8 @@ def follow_run(
         for step in progress(list(files), "checkpoints")
     )
     rows, where = checkpoint.read_metrics(run), f"{run}/metrics.jsonl"
-    losses = [from_data(Losses, row, where) for row in rows] or [
-        Losses(snapshot.step, fmean(snapshot.partial_losses), snapshot.partial_losses, None)
+    losses = [from_data(LogRow, row, where) for row in rows] or [
+        LogRow(snapshot.step, fmean(snapshot.partial_losses), snapshot.partial_losses, None)
         for snapshot in snapshots
     ]
     return Series(str(run), recipe, circuit, circuit_from, tolerance, snapshots, tuple(losses))

@@ -71,9 +71,8 @@ class Trained:
     @cached_property
     def circuit(self) -> Circuit:
         """Made of one-hot paths, as in the paper."""
-        task, config = self.checkpoint.task, self.checkpoint.config
-        trained = f"{self.name} was trained on"
-        return storage.read_circuit(self.file, task, config.layers, config.heads, trained)
+        task, model = self.checkpoint.task, self.checkpoint.model
+        return storage.read_circuit(self.file, task, model, f"{self.name} was trained on")
 
     @cached_property
     def worth(self) -> Worth:

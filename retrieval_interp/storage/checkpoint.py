@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from retrieval_interp.circuits import Circuit
+from retrieval_interp.circuits.hooks import HookedModel, is_causal
 from retrieval_interp.circuits.mechanisms import Positions
 from retrieval_interp.circuits.models.plain import PlainTransformer, hooked_model
 from retrieval_interp.circuits.paths import Mask
@@ -212,18 +213,17 @@ def read_recipe(path: Path) -> Recipe:
     return from_json(Recipe, files.read_text(config, "a run's config"), str(config))
 
 
-def read_circuit(
-    path: Path, task: Task, n_layers: int, n_heads: int, trained: str, causal: bool = True
-) -> Circuit:
-    """Read a circuit file for a model of these sizes and its task.
+def read_circuit(path: Path, task: Task, model: HookedModel, trained: str) -> Circuit:
+    """Read a circuit file for a model and its task.
 
-    `trained` completes "steps = 3, as ..." in an error; `causal` models mask later positions.
+    `trained` completes "steps = 3, as ..." in an error.
     """
     text = files.read_text(path, "a circuit")
+    batch = task.sample(2, 0, next(model.parameters()).device)
     try:
         circuit = Circuit.from_json(text, task.role_names)
-        circuit.check_fits(n_layers, n_heads)
-        positions = Positions.of(task.sample(2), Mask(causal))
+        circuit.check_fits(model.cfg.n_layers, model.cfg.n_heads)
+        positions = Positions.of(batch, Mask(is_causal(model, batch)))
         placed = [(head, mechanism.paths) for head, mechanism in circuit.mechanisms.items()]
         placed += [(listed.head, (listed.path,)) for listed in circuit.every_path()]
         for head, paths in placed:
