@@ -489,7 +489,7 @@ class Workbench:
         return path
 
     def _supposed(self) -> str:
-        """The call that makes the current circuit, from text if that says all of it."""
+        """Write the call that makes the current circuit, from text if that says all of it."""
         lines = repr(self.circuit).splitlines()
         try:
             if not self.circuit.heads():

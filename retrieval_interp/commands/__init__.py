@@ -1,4 +1,4 @@
-"""The commands: one file each, with what they share in `command`.
+"""The commands: one file each, with what they share in `command` and `options`.
 
-Nothing else has a `main`, and nothing imports them.
+Only `retrieval_interp.__main__`, `ablate` and `train` import them.
 """

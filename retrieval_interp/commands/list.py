@@ -1,4 +1,4 @@
-"""Lists what there is to choose from: `retrieval-interp list [checkpoints|presets|grids|tasks]`."""
+"""List what there is to choose from: `retrieval-interp list [checkpoints|presets|grids|tasks]`."""
 
 import json
 from collections.abc import Sequence
@@ -64,7 +64,7 @@ def _tables() -> dict[str, list[list[str]]]:
 
 
 def _named(task: dict[str, Any], model: dict[str, Any]) -> tuple[str, str]:
-    """A task with its parameter that says most, and the sizes of a model."""
+    """Name a task with its parameter that says most, and the sizes of a model."""
     names = [name for name in (*_SIZES, *task) if name in task and name != "name"]
     size = f", {names[0]} {task[names[0]]}" if names else ""
     return f"{task['name']}{size}", f"{model['layers']} x {model['heads']}"

@@ -63,7 +63,7 @@ def parse_parts(parts: Sequence[tuple[str, Any]], argv: Sequence[str], prog: str
 
 
 def _add_options(parser: Any, prefix: str, part: Any) -> list[str]:
-    """Add an option for each field, a class's own before those of its bases; returns the names."""
+    """Add an option for each field, a class's own before those of its bases; return their names."""
     cls, names = part if isinstance(part, type) else type(part), list[str]()
     types, texts = get_type_hints(cls, include_extras=True), _attributes(cls)
     group = parser.add_argument_group(prefix.rstrip(".")) if prefix else parser
@@ -103,7 +103,7 @@ def _add_options(parser: Any, prefix: str, part: Any) -> list[str]:
 
 
 def _value(kind: Any, word: str) -> Any:
-    """A word of the command line as a value."""
+    """Read a word of the command line as a value."""
     try:
         return getattr(kind, "parse", kind)(word)
     except InputError as error:
@@ -114,7 +114,7 @@ def _value(kind: Any, word: str) -> Any:
 
 
 def _attributes(cls: type) -> dict[str, str]:
-    """What the docstrings of a class and its bases say of its attributes."""
+    """Return what the docstrings of a class and its bases say of its attributes."""
     texts: dict[str, str] = {}
     for base in cls.__mro__:
         section = inspect.cleandoc(base.__doc__ or "").partition("Attributes:\n")[2]

@@ -69,7 +69,7 @@ def main(argv: Sequence[str], prog: str = "retrieval-interp sweep") -> None:
 
 
 def _sweep(grid: "Grid", options: SweepOptions, command: str) -> dict[str, Any]:
-    """Run the cells that are left, with a bar and a line for each; returns the summary."""
+    """Run the cells that are left, with a bar and a line for each; return the summary."""
     from tqdm.auto import tqdm
 
     from retrieval_interp.storage.files import write_json
@@ -113,7 +113,7 @@ def _sweep(grid: "Grid", options: SweepOptions, command: str) -> dict[str, Any]:
 
 
 def _place(options: SweepOptions, stack: ExitStack) -> tuple[Callable[[Any], Any], int, int]:
-    """What runs a cell, how many at once (0: all), and the threads of each, 1 on a cluster."""
+    """Return what runs a cell, how many run at once (0: all), and the threads of each."""
     if options.address is not None:
         from retrieval_interp.sweep.cells import connect, on_nodes
 

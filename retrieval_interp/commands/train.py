@@ -70,7 +70,7 @@ def main(argv: Sequence[str], prog: str = "retrieval-interp train") -> None:
 
 
 def train_options(argv: Sequence[str], prog: str) -> tuple[TrainOptions, Recipe]:
-    """The options, and the preset's recipe, of which every number is an option, too."""
+    """Read the options, and the preset's recipe, of which every number is an option, too."""
     preset = "small"
     for option, value in zip(argv, [*argv[1:], ""]):
         if option.partition("=")[0] == "--preset":

@@ -42,7 +42,7 @@ LEGEND = (
 
 
 def attention_figure(series: Series) -> go.Figure:
-    """Mean attention of every path over training (appendix D)."""
+    """Draw the mean attention of every path over training (appendix D)."""
     figure = go.Figure()
     for row, line in zip(path_emergence(series), cycle(_STYLES)):
         values = series.attention(row.path)
@@ -53,7 +53,7 @@ def attention_figure(series: Series) -> go.Figure:
 
 
 def loss_figure(series: Series) -> go.Figure:
-    """Losses over training, and when each path's attention goes above 0.5 (figure 6).
+    """Draw losses over training, and when each path's attention goes above 0.5 (figure 6).
 
     Above, training and validation loss; below, the partial loss of each asked symbol, with a
     triangle for each path on top.
@@ -82,7 +82,7 @@ def loss_figure(series: Series) -> go.Figure:
 
 
 def crossing_figure(series: Series) -> str:
-    """The circuit as SVG, each path coloured by when its attention goes above 0.5 (figure 7).
+    """Draw the circuit, each path coloured by when its attention goes above 0.5 (figure 7).
 
     Grey paths never do. The wider an arrow, the higher the loss when it is cut in the model at the
     last step.
@@ -117,7 +117,7 @@ def _styled(figure: go.Figure, height: int, row: int | None = None) -> go.Figure
 
 
 def emergence_table(series: Series, width: int | None = None) -> str:
-    """When each path and each asked symbol appears, as text in lines of at most `width` characters.
+    """Say when each path and asked symbol appears, in lines of at most `width` characters.
 
     By default the table is as wide as it needs to be, and prose has 100 characters per line.
     """
@@ -139,7 +139,7 @@ def emergence_table(series: Series, width: int | None = None) -> str:
 
 
 def summary(series: Series) -> list[str]:
-    """What was measured, in sentences; one of them says if the circuit does not hold."""
+    """Say what was measured; one of the sentences says if the circuit does not hold."""
     recipe, steps, last = series.recipe, series.steps, series.snapshots[-1]
     lines = [
         f"{series.run}: {describe_config(recipe.model, recipe.task)}",
@@ -154,6 +154,6 @@ def summary(series: Series) -> list[str]:
 
 
 def emergence_json(series: Series, command: str, examples: int, seed: int) -> str:
-    """A series as JSON text with one line per measured step; `read_series` reads it back."""
+    """Write a series as JSON with a line per measured step; `read_series` reads it back."""
     data = {**provenance(command), "examples": examples, "seed": seed, **series.to_dict()}
     return json.dumps(data).replace('{"step": ', '\n{"step": ') + "\n"

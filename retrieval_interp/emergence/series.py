@@ -71,7 +71,7 @@ def half_of_final(steps: Sequence[int], values: Sequence[float], least: float) -
 
 
 def in_order(when: Mapping[str, Crossing | None], pairs: Sequence[tuple[str, str]]) -> bool | None:
-    """Whether of each pair of curves the first crosses before the second; never counts as last.
+    """Say whether of each pair of curves the first crosses first; never counts as last.
 
     None if it cannot be decided: fewer than two cross, or both of a pair at the same step.
     """
@@ -99,7 +99,7 @@ class Snapshot:
     partial_losses: tuple[float, ...]  # of each asked symbol in the intact model
     combined_losses: tuple[float, ...]  # the same with the whole circuit in place
     paths: dict[str, PathAtStep]  # by their text, in the order of `paths_of`
-    reads_part: ClassVar[bool] = True
+    reads_part: ClassVar[bool] = True  # files may hold more, which is skipped
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ class LogRow:
     validation_loss: float
     partial_losses: tuple[float, ...]  # of each asked symbol
     train_loss: float | None  # mean since the previous log line; None where not logged
-    reads_part: ClassVar[bool] = True
+    reads_part: ClassVar[bool] = True  # files may hold more, which is skipped
 
 
 @dataclass(frozen=True)
@@ -124,7 +124,7 @@ class Series:
     tolerance: float  # a path is necessary if cutting it at the last step costs more than this loss
     snapshots: tuple[Snapshot, ...]  # by rising step, at least one
     losses: tuple[LogRow, ...]  # by rising step, of every logged step
-    reads_part: ClassVar[bool] = True
+    reads_part: ClassVar[bool] = True  # files may hold more, which is skipped
 
     @property
     def paths(self) -> tuple[HeadPath, ...]:
@@ -142,11 +142,11 @@ class Series:
         return self.recipe.task.plateau or self.recipe.task.loss_scale
 
     def attention(self, path: HeadPath) -> list[float]:
-        """A path's mean attention at every measured step."""
+        """Return a path's mean attention at every measured step."""
         return [snapshot.paths[str(path)].attention for snapshot in self.snapshots]
 
     def necessity(self, path: HeadPath) -> list[float]:
-        """The share of what is learned that is lost without a path, at every measured step.
+        """Compute the share of what is learned that is lost without a path, at every measured step.
 
         What is learned of a symbol is how far its loss is below the plateau; what is lost is how
         far it rises when the path is cut in the intact model, at most back to the plateau. Both are
@@ -164,17 +164,17 @@ class Series:
         ]
 
     def learned(self, snapshot: Snapshot) -> float:
-        """How far the losses of a step are below the plateau, at least the tolerance."""
+        """Say how far the losses of a step are below the plateau, at least the tolerance."""
         learned = fmean(max(self.plateau - loss, 0.0) for loss in snapshot.partial_losses)
         return max(learned, self.tolerance)
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON data; `read_series` reads it back."""
+        """Return JSON data; `read_series` reads it back."""
         return dict(to_data(self))
 
 
 def paths_of(circuit: Circuit) -> tuple[HeadPath, ...]:
-    """The paths to follow, at least one: carrying ones, then those that only enable."""
+    """Return the paths to follow, at least one: carrying ones, then those that only enable."""
     paths = (*circuit.paths(), *circuit.enabling)
     if not paths:
         raise InputError(
@@ -201,7 +201,7 @@ def read_series(path: Path | str) -> Series:
 
 @torch.no_grad()
 def measure(model: HookedModel, task: Task, batch: Batch, circuit: Circuit, step: int) -> Snapshot:
-    """The attention of every path in one model, and the losses without it (section 9.1)."""
+    """Measure the attention of every path in one model, and the losses without it (section 9.1)."""
     scorer, attention = Scorer(model, task, batch), mean_attention(model, batch)
     intact = _by_symbol(scorer.base_losses)
     measured = {
@@ -281,7 +281,7 @@ class PathEmergence:
 
 
 def path_emergence(series: Series) -> list[PathEmergence]:
-    """When each path of a series appears, in the circuit's order."""
+    """Say when each path of a series appears, in the circuit's order."""
     rows, steps = list[PathEmergence](), series.steps
     least_necessity = series.tolerance / series.learned(series.snapshots[-1])
     for path in series.paths:
@@ -301,7 +301,7 @@ def path_emergence(series: Series) -> list[PathEmergence]:
 
 
 def loss_emergence(series: Series) -> dict[str, Crossing | None]:
-    """When each partial loss is first below 0.5, by symbol (x_1, x_2, ...)."""
+    """Say when each partial loss is first below 0.5, by symbol (x_1, x_2, ...)."""
     rows = [(row.step, row.partial_losses) for row in series.losses]
     return loss_crossings(series.recipe.task, rows)
 
@@ -309,7 +309,7 @@ def loss_emergence(series: Series) -> dict[str, Crossing | None]:
 def loss_crossings(
     task: TrainingTask, rows: Sequence[tuple[int, Sequence[float]]]
 ) -> dict[str, Crossing | None]:
-    """The same of rows with a step and its partial losses."""
+    """Say the same of rows with a step and its partial losses."""
     steps, below = [step for step, _ in rows], THRESHOLD * task.loss_scale
     curves = zip(task.asked, zip(*(losses for _, losses in rows)))
     return {symbol: first_below(steps, losses, below) for symbol, losses in curves}

@@ -99,7 +99,7 @@ class ExplorerServer(ThreadingHTTPServer):
             self.changed.notify_all()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A browser that goes away is no error; any other is printed, with its traceback."""
+        """Print an error with its traceback; a browser that goes away is none."""
         if not isinstance(sys.exc_info()[1], ConnectionError):
             super().handle_error(request, client_address)
 
@@ -150,7 +150,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(str(page).encode())
 
     def _send_events(self) -> None:
-        """The page as it is, and then after every change."""
+        """Send the page as it is, and then after every change."""
         self._begin(200, "event-stream")
         server = self.server
         while not server.closed:  # or until the page is, which is an OSError
@@ -161,4 +161,4 @@ class _Handler(BaseHTTPRequestHandler):
                     server.changed.wait()
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Requests are not written to the terminal: their addresses hold the token."""
+        """Write no requests to the terminal: their addresses hold the token."""

@@ -76,7 +76,7 @@ class PathDetails:
 
 
 def page_state(bench: Workbench, selected: Selection) -> dict[str, Any]:
-    """What there is to see: the circuit so far, and the selected head and path."""
+    """Collect what there is to see: the circuit so far, and the selected head and path."""
     circuit, task, path = bench.circuit, bench.task, selected.path
     attention = bench.mean_attention(selected.with_circuit)
     framed = set(drawn_paths(circuit))
@@ -119,7 +119,7 @@ def page_state(bench: Workbench, selected: Selection) -> dict[str, Any]:
 def _telling_cells(
     weights: Tensor, order: Sequence[int], framed: set[RolePath]
 ) -> list[tuple[int, int, float, bool]]:
-    """Column, row and weight of what is seen in the picture of a head, and whether it is framed."""
+    """Return column, row and weight of what the picture of a head shows, and if it is framed."""
     rows, place = weights[order][:, order].tolist(), {role: n for n, role in enumerate(order)}
     inside = {(place[path.src], place[path.dest]) for path in framed}
     strong = [
@@ -130,14 +130,14 @@ def _telling_cells(
 
 
 def _kind(mechanism: Mechanism, keeping: bool) -> str:
-    """A mechanism in a word or two, for the picture of a head."""
+    """Name a mechanism in a word or two, for the picture of a head."""
     if isinstance(mechanism, Counterfactual):
         return f"keeps {len(mechanism.paths) + len(mechanism.rows) or 'nothing'}"
     return "keeps all" if keeping and mechanism == ORIGINAL else mechanism.kind
 
 
 def example_map(bench: Workbench, selected: Selection, framed: set[HeadPath]) -> dict[str, Any]:
-    """The selected head's attention on one example, as rows of cells like those of a role map."""
+    """Return the selected head's attention on one example, as cells like those of a role map."""
     example, head = bench.batch[[selected.example]], selected.head
     circuit = bench.circuit if selected.with_circuit else None
     pattern = patterns_on(bench.model, example, circuit)[head.layer][0, head.head].tolist()
@@ -211,7 +211,7 @@ def path_details(bench: Workbench, path: HeadPath) -> PathDetails:
 
 
 def _adding(circuit: Circuit, path: HeadPath) -> str:
-    """The line that adds a path; in a circuit of what is kept, a whole head then keeps it alone."""
+    """Write the line that adds a path; a head that is kept whole then keeps it alone."""
     name, whole = path.text(circuit.role_names), circuit[path.head] == ORIGINAL
     return name.replace(" ", " counterfactual ", 1) if whole and circuit.is_patched else name
 

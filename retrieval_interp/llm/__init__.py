@@ -1,1 +1,1 @@
-"""Asks language models the retrieval problem in words, with Inspect (section 4, figure 2)."""
+"""The retrieval problem in words, asked of language models (section 4, figure 2)."""

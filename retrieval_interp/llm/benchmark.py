@@ -32,7 +32,7 @@ def retrieval(
     seed: int = 0,
     attempts: int = 20,
 ) -> Task:
-    """Retrieval in words, as in the paper's section 4.
+    """Make the task of retrieval in words, as in the paper's section 4.
 
     Args:
         formulation: `equations`, `lives-with`, `kingdoms`, `functions` or `relatives`.
@@ -89,7 +89,7 @@ def resample(attempts: int = 20) -> Solver:
 
 
 def read_answer(text: str, acceptable: Iterable[str]) -> str | None:
-    """The acceptable answer that an output is, without blanks, stops, quotation marks and case.
+    """Return the acceptable answer that an output is, but for blanks, stops, quotes and case.
 
     A sentence around it is no answer.
     """

@@ -83,7 +83,7 @@ class Reader:
     def log_probabilities(
         self, prompt: list[int], answers: Sequence[list[int]]
     ) -> Float[Tensor, " answer"]:
-        """Of every answer after a prompt, all of its tokens together, in nats."""
+        """Return that of every answer after a prompt, all of its tokens together, in nats."""
         context, longest = self.model.cfg.n_ctx, len(prompt) + max(map(len, answers)) - 1
         if longest > context:
             raise InputError(f"expected at most the model's {context} tokens, found {longest}")
@@ -107,7 +107,7 @@ class Reader:
     def _after(
         self, before: list[int], rows: Int[Tensor, "row pos"], size: int
     ) -> Float[Tensor, "row size vocab"]:
-        """The logits after the last tokens of some rows, which follow what was read before."""
+        """Return the logits after the last tokens of rows that follow what was read before."""
         if not self.keeps:
             begin = self._rows([before] * len(rows))
             outputs: Tensor = self.model(torch.cat([begin, rows], 1))
@@ -127,5 +127,5 @@ class Reader:
 
 
 def _same(*rows: Sequence[int]) -> int:
-    """With how many tokens all rows begin alike."""
+    """Count the tokens with which all rows begin alike."""
     return len(list(takewhile(lambda column: len(set(column)) == 1, zip(*rows))))

@@ -47,7 +47,7 @@ class AccuracyRow:
 
 
 def read_results(paths: Iterable[Path]) -> list[AccuracyRow]:
-    """The results in files, or in the files of folders, by formulation, D and model."""
+    """Read results in files, or in the files of folders, by formulation, D and model."""
     by_label: dict[tuple[str, str], tuple[Path, AccuracyRow]] = {}
     for path in paths:
         if not path.exists():
@@ -67,7 +67,7 @@ def read_results(paths: Iterable[Path]) -> list[AccuracyRow]:
 
 
 def _read(path: Path) -> Iterable[AccuracyRow]:
-    """The rows that `--json` wrote, or those of a log."""
+    """Read the rows that `--json` wrote, or those of a log."""
     data = read_json(read_text(path, "a log"), f"{path}") if path.suffix == ".json" else None
     if not isinstance(data, dict) or "rows" not in data:
         return _read_log(path)
@@ -100,7 +100,7 @@ def _read_log(path: Path) -> list[AccuracyRow]:
 
 
 def results_table(results: Sequence[AccuracyRow], width: int | None = None) -> str:
-    """The rows as a text table, in lines of at most `width` characters."""
+    """Return the rows as a text table, in lines of at most `width` characters."""
     header = ["model", "formulation", "D", "questions", "accuracy", "chance"]
     header += ["likeliest", "accepted"]
     rows = []
@@ -115,7 +115,7 @@ def results_table(results: Sequence[AccuracyRow], width: int | None = None) -> s
 
 
 def accuracy_figure(results: Sequence[AccuracyRow]) -> "Figure":
-    """Accuracy by formulation, D and model with standard errors, and of guessing (figure 2)."""
+    """Draw accuracy by formulation, D and model, with that of guessing (figure 2)."""
     from plotly.graph_objects import Figure
 
     figure = Figure()

@@ -1,1 +1,1 @@
-"""Checkpoints, run folders and circuit files, all written atomically; nothing is pickled."""
+"""Checkpoints, run folders, circuit files, and models by name; nothing is pickled."""

@@ -83,7 +83,7 @@ def writable(name: Any) -> Path:
 
 
 def check_own(path: Path, name: str, whose: str) -> bool:
-    """Whether a folder has the file that marks it as `whose`; an error if it has only others."""
+    """Say if a folder has the file that marks it as `whose`; raise if it has only others."""
     if (path / name).exists():
         return True
     files = [child.name for child in [path, *path.rglob("*")] if child.is_file()]

@@ -36,14 +36,14 @@ def check_model(name: str, add: str = "") -> None:
 
 
 def _has_task(name: str) -> bool:
-    """Whether a name can only be a checkpoint's, which has its task."""
+    """Say whether a name can only be a checkpoint's, which has its task."""
     folder = Path(name)
     hugging = (folder / "config.json").is_file() and any(folder.glob("model*.safetensors"))
     return not (hugging or name in PACKAGED or name.startswith("hf:") or ".py:" in name)
 
 
 def load_model(name: str, device: str, task: str | None = None) -> tuple[Any, Any]:
-    """A model by name, and its task, or None if it has none; or another, `FILE.py:NAME`.
+    """Load a model by name, and its task, or None if it has none; or `task`, a FILE.py:NAME.
 
     A shipped checkpoint, a checkpoint file, a run folder, `smollm2` or `gemma3`, the folder of a
     Hugging Face model, `hf:NAME` for one of its hub, which alone may load from the network, or
@@ -113,7 +113,7 @@ def own_task(place: str) -> Any:
 
 @cache
 def _run_once(path: str) -> dict[str, Any]:
-    """The names of a Python file, which may import from its own folder, as `python FILE.py`."""
+    """Return the names of a Python file, which may import from its folder as `python FILE.py`."""
     folder = Path(path).resolve().parent
     _OWN_FOLDERS.add(folder)
     sys.path.insert(0, str(folder))

@@ -13,7 +13,7 @@ _LEAST = 0.00005  # what less is shown as +0.0000
 
 
 def ablations_view(ablations: Ablations, task: Task) -> View:
-    """What `ri.ablations` returned as a page or in a notebook; paths that cost nothing left out."""
+    """Show what `ri.ablations` returned, without paths that cost nothing."""
     intact = ablations.baseline_loss
     costly = [row for row in ablations.by_rise if abs(row.live_loss - intact) >= _LEAST]
     rows = [

@@ -16,7 +16,7 @@ LIKENESS = (
 
 
 def atlas_text(atlas: Atlas) -> str:
-    """Both tables in lines of the terminal's width."""
+    """Write both tables in lines of the terminal's width."""
     names, width = list(atlas.lost), terminal_width()
     right = range(1, 1 + len(names))
     rows = [[str(head), *(cell_text(atlas.lost[n][head]) for n in names)] for head in order(atlas)]
@@ -30,7 +30,7 @@ def atlas_text(atlas: Atlas) -> str:
 
 
 def order(atlas: Atlas) -> list[Head]:
-    """The heads that serve a task, those that serve most first."""
+    """Return the heads that serve a task, those that serve most first."""
     served = {head: atlas.served(head) for head in atlas.heads}
 
     def worth(head: Head) -> tuple[int, float]:
@@ -40,7 +40,7 @@ def order(atlas: Atlas) -> list[Head]:
 
 
 def cell_text(lost: Lost) -> str:
-    """`69 v`; the letters name each part that loses half as much by itself."""
+    """Write `69 v`; the letters name each part that loses half as much by itself."""
     share, parts = lost.output.share, {"a": lost.attention, "v": lost.values}
     half = abs(share) / 2
     by = [k for k, part in parts.items() if part is not None and abs(part.share) >= half > 0]
@@ -48,7 +48,7 @@ def cell_text(lost: Lost) -> str:
 
 
 def atlas_view(atlas: Atlas) -> View:
-    """An atlas as a page or in a notebook."""
+    """Show an atlas as a page or in a notebook."""
     names = list(atlas.lost)
     of_heads = []
     for head in order(atlas):

@@ -27,7 +27,7 @@ def attention_view(
     layers: Sequence[int] | None = None,
     circuit: Circuit | None = None,
 ) -> View:
-    """Every head's attention on some examples; the reader picks the example from a list.
+    """Show every head's attention on some examples; the reader picks one from a list.
 
     Args:
         model: a hooked model that reads the batch.
@@ -68,17 +68,17 @@ def attention_view(
 def patterns_on(
     model: HookedModel, batch: Batch, circuit: Circuit | None = None
 ) -> list[Float[Tensor, "example head dest src"]]:
-    """Each layer's attention, of the intact model or with a circuit in place, on the CPU."""
+    """Read each layer's attention, intact or with a circuit in place, to the CPU."""
     return read_patterns(model, batch, lambda pattern: pattern.float().cpu(), circuit)
 
 
 def thousandths(attention: Tensor) -> Any:
-    """Nested lists of whole thousandths, which take a quarter of the space in a page."""
+    """Return nested lists of whole thousandths, which take a quarter of the space in a page."""
     return attention.mul(1000).round().int().tolist()
 
 
 def position_labels(model: HookedModel, task: Task, batch: Batch, example: int) -> list[str]:
-    """As the task says; where it has no words for tokens, those of the model's tokenizer."""
+    """Label positions as the task does, or with tokens where it has no words for them."""
     tokenizer = getattr(model, "tokenizer", None)
     own = type(task).position_labels is not Task.position_labels or task.vocabulary
     if own or tokenizer is None:
@@ -87,7 +87,7 @@ def position_labels(model: HookedModel, task: Task, batch: Batch, example: int) 
 
 
 def checked(chosen: Sequence[int], count: int, name: str) -> list[int]:
-    """Numbers of layers or examples, if there are so many."""
+    """Check numbers of layers or examples, of which there are `count`, and return them."""
     for number in chosen:
         if type(number) is not int or not 0 <= number < count:
             raise InputError(f"{name}: expected 0 to {count - 1}, found {number!r:.40}")
@@ -104,7 +104,7 @@ def role_maps(
     caption: str = "",
     first_layer: int = 0,
 ) -> View:
-    """A heat map of each head's mean attention by role; its text lists the strong paths.
+    """Show each head's mean attention by role as a heat map; the text lists strong paths.
 
     Rows attend to columns; cells of framed paths have a frame.
     """
@@ -137,7 +137,7 @@ def role_map(
     order: Sequence[int],
     framed: Collection[HeadPath],
 ) -> dict[str, Any]:
-    """A head's mean attention by role, as rows of cells; those that the mask hides have no path."""
+    """Return a head's mean attention by role as cells; those that the mask hides have no path."""
 
     values = weights.tolist()
 
@@ -157,5 +157,5 @@ def role_map(
 
 
 def role_names(task: Task, order: Sequence[int]) -> list[dict[str, str]]:
-    """What the rows and columns of a role map are called."""
+    """Name the rows and columns of a role map."""
     return [{"name": task.role_names[role], "label": task.role_labels[role]} for role in order]

@@ -67,13 +67,13 @@ def render(template: str, **values: Any) -> Markup:
 
 
 def record_rows(record: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """How numbers were computed, one fact per row."""
+    """Say how numbers were computed, one fact per row."""
     versions = ", ".join(" ".join(pair) for pair in record.get("versions", {}).items())
     return [(key, text) for key, text in {**record, "versions": versions}.items() if text]
 
 
 def unbroken(text: str) -> Markup:
-    """Text, escaped, whose words with arrows (`s0<-s2`, `A->B`) stay on one line."""
+    """Escape text, and keep words with arrows (`s0<-s2`, `A->B`) on one line."""
     words = re.split(r"([\w.]+(?:<-|->)[\w.]+)", text)
     keep = Markup('<span class="nowrap">{}</span>')
     return Markup("").join(keep.format(word) if n % 2 else word for n, word in enumerate(words))
@@ -98,13 +98,13 @@ def _environment() -> "Environment":
 
 @cache
 def asset(name: str) -> Markup:
-    """A style sheet or script of the templates folder."""
+    """Read a style sheet or script of the templates folder."""
     return Markup((_TEMPLATES / name).read_text(encoding="utf-8"))
 
 
 @cache
 def circuitsvis_script() -> Markup:
-    """The script that the circuitsvis package carries."""
+    """Read the script that the circuitsvis package carries."""
     script = files("circuitsvis").joinpath("dist/cdn/iife.js").read_text(encoding="utf-8")
     return Markup(script.replace("</script", "<\\/script"))
 
@@ -122,12 +122,12 @@ def register_displays() -> None:
 
 
 def _shown_by(module: str, function: str, result: Any) -> str:
-    """A result as text, by a module of this folder that is loaded only now."""
+    """Return a result as text, by a module of this folder that is loaded only now."""
     return str(getattr(import_module(f"{__package__}.{module}"), function)(result)).rstrip()
 
 
 def circuit_html(circuit: "Circuit") -> str:
-    """A circuit as HTML: a drawing, or text if there is nothing to draw."""
+    """Draw a circuit as HTML, or write it if there is nothing to draw."""
     from retrieval_interp.circuits.draw.svg import draw_circuit
 
     if circuit.mechanisms or any(circuit.every_path()):

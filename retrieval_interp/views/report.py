@@ -37,7 +37,7 @@ def render_report(
     command: str,
     beside: Sequence[str] = (),
 ) -> str:
-    """The report of a score, measured on these examples, as one HTML page.
+    """Write the report of a score, measured on these examples, as one HTML page.
 
     `training` is the model's record, possibly empty; `command`, what was typed, is shown at the
     end, with the seed of the examples. `beside` says what other circuits do as well, a paragraph
@@ -80,7 +80,7 @@ def score_view(
     title: str,
     note: str = "",
 ) -> View:
-    """A score as a table and its verdict, drawn in a notebook; or `note` in the verdict's place."""
+    """Show a score with its verdict, or with `note` in its place; notebooks draw it."""
     width = terminal_width(piped=0) or None
     prose = wrapped(note or score_text.verdict(score, task), width or 80)
     text = "\n".join([score_text.score_table(score, task, width), *prose])
@@ -91,7 +91,7 @@ def score_view(
 def score_drawing(
     score: CircuitScore, n_layers: int, task: Task, order: Sequence[int], batch: Batch
 ) -> str:
-    """A scored circuit as SVG: what each path is worth, and which heads it enables."""
+    """Draw a scored circuit as SVG: what each path is worth, and which heads it enables."""
     losses = {row.path: row.removed_loss for row in score.paths}
     intact, uninformed = score.baseline_loss, score.uninformed_loss
     return draw_circuit(
@@ -108,7 +108,7 @@ def score_drawing(
 def score_parts(
     score: CircuitScore, model: HookedModel, task: Task, order: Sequence[int], batch: Batch
 ) -> dict[str, Any]:
-    """What the macros of `score.html` show."""
+    """Collect what the macros of `score.html` show."""
     n_layers, sentences = model.cfg.n_layers, [score_text.verdict(score, task)]
     if task.graph is not None and score.circuit.mechanisms:
         sentences.append(describe_flow(score.circuit, n_layers, model.cfg.n_heads))
@@ -130,7 +130,7 @@ def score_parts(
 
 
 def task_words(model: HookedModel, task: Task, batch: Batch) -> str:
-    """The task in two sentences."""
+    """Describe the task in two sentences."""
     description = score_text.describe(model, task)
     labelled = zip(task.role_labels, task.role_names)
     roles = [f"{label} ({name})" if label != name else name for label, name in labelled]
@@ -143,7 +143,7 @@ def task_words(model: HookedModel, task: Task, batch: Batch) -> str:
 def example_sequence(
     model: HookedModel, task: Task, batch: Batch, order: Sequence[int]
 ) -> list[dict[str, str]]:
-    """The positions of the first example, with the roles that its first question gives them."""
+    """List the positions of the first example, with their roles in its first question."""
     chain = batch.roles[0, 0].tolist()
     labels = position_labels(model, task, batch[:1], 0)
     last = min(len(labels), max(_LONGEST, 1 + max(chain)))

@@ -49,7 +49,7 @@ NUMBERS = {"share", "copies", "direct", "replaced", "removed"}
 
 
 def rule_words(mechanism: Mechanism, names: Sequence[str]) -> str:
-    """A rule in a few words: of paths those between roles, and whether others stay at home."""
+    """Describe a rule in a few words: its paths between roles, and whether others stay."""
     if not mechanism.follows_paths:
         return mechanism.text(names)
     between = [path.text(names) for path in mechanism.paths if path.dest != path.src]
@@ -60,7 +60,7 @@ def rule_words(mechanism: Mechanism, names: Sequence[str]) -> str:
 
 
 def scan_cells(scan: Scan) -> tuple[list[str], list[list[str]]]:
-    """The table's header and cells, without columns that say nothing of this model.
+    """Return the table's header and cells, without columns that say nothing of this model.
 
     Heads that cost most when replaced alone come first, those that were not measured last.
     """
@@ -87,13 +87,13 @@ def scan_cells(scan: Scan) -> tuple[list[str], list[list[str]]]:
 
 
 def scan_note(header: Sequence[str]) -> str:
-    """What the columns hold."""
+    """Say what the columns hold."""
     said = " ".join(f"{name}: {COLUMNS[name]}." for name in header[1:])
     return f"{said} Numbers have the digits that their standard error allows."
 
 
 def scan_to_dict(scan: Scan) -> dict[str, Any]:
-    """All numbers as JSON data."""
+    """Return all numbers as JSON data."""
     keys = "intact_loss uninformed_loss uninformed learned joint tolerance joint_loss joint_se kept"
     names, measured = scan.circuit.role_names, ("direct", "change", "removed")
     heads = [
@@ -122,7 +122,7 @@ def scan_to_dict(scan: Scan) -> dict[str, Any]:
 
 
 def scan_verdict(scan: Scan) -> str:
-    """What heads cost alone, and what the joint circuit shows, in sentences."""
+    """Say what heads cost alone, and what the joint circuit shows."""
     loss, heads = scan.task.loss_name, len(scan.heads)
     if not scan.learned:
         known = unlearned_text(scan.intact_loss, scan.uninformed_loss, scan.uninformed, loss)
@@ -153,7 +153,7 @@ def scan_verdict(scan: Scan) -> str:
 
 
 def _joint_sentences(scan: Scan) -> list[str]:
-    """What the joint circuit shows."""
+    """Say what the joint circuit shows."""
     loss, count, heads = scan.task.loss_name, len(scan.circuit.mechanisms), len(scan.heads)
     limit = f"(limit {scan.tolerance:.4f})"
     replaced = [row.replaced for row in scan.heads if row.replaced is not None]
@@ -182,7 +182,7 @@ def _joint_sentences(scan: Scan) -> list[str]:
 
 
 def scan_text(scan: Scan, width: int | None = None) -> str:
-    """The table of heads, those that cost most alone first, and the verdict."""
+    """Write the table of heads, those that cost most alone first, and the verdict."""
     header, cells = scan_cells(scan)
     numbers = [n for n, name in enumerate(header) if name in NUMBERS]
     lines = text_table(header, cells[:MOST_ROWS], right=numbers, width=width)
@@ -196,7 +196,7 @@ def scan_text(scan: Scan, width: int | None = None) -> str:
 
 
 def scan_view(scan: Scan, model: HookedModel, record: Mapping[str, Any] | None = None) -> View:
-    """A scan as a page or in a notebook; `record` says how it was made.
+    """Show a scan as a page or in a notebook; `record` says how it was made.
 
     A table of layers by heads has what the rule in a head's place costs: colours are those of
     rules, the stronger the more it costs. With a joint circuit, heads that have to stay are framed,

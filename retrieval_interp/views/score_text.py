@@ -22,13 +22,13 @@ JsonRow = dict[str, Any]
 
 
 def describe(model: HookedModel, task: Task) -> str:
-    """The task and the sizes of a hooked model in one line."""
+    """Describe the task and the sizes of a hooked model in one line."""
     cfg = model.cfg
     return describe_config(ModelConfig(cfg.n_layers, cfg.n_heads, cfg.d_model, cfg.d_head), task)
 
 
 def describe_config(config: ModelConfig, task: Task) -> str:
-    """The task and a model's sizes in one line."""
+    """Describe the task and a model's sizes in one line."""
     sizes = f"{counted(config.layers, 'layer')} of {counted(config.heads, 'head')}"
     return f"{task.description}; {sizes}, d_model {config.d_model}"
 
@@ -121,7 +121,7 @@ def serves(enables: Sequence[Enabled], names: Sequence[str]) -> list[str]:
 
 
 def score_to_dict(score: CircuitScore, name: str, task: Task, seed: int) -> JsonRow:
-    """All numbers as JSON data."""
+    """Return all numbers as JSON data."""
     numbers = (
         "examples tolerance loss_name baseline_loss baseline_se combined_loss combined_se "
         "excess_se uninformed_loss uninformed learned kept control notes sufficient minimal "
@@ -153,13 +153,13 @@ def score_to_dict(score: CircuitScore, name: str, task: Task, seed: int) -> Json
 
 
 def shown_paths(score: CircuitScore, task: Task | None = None) -> list[JsonRow]:
-    """The rows of paths; none on what the intact model needs if that cannot be told."""
+    """Return the rows of paths; none on what the intact model needs if that cannot be told."""
     rows = _path_rows(score, task)
     return rows["paths"] + (rows["enabling"] + rows["redundant"] if score.reachable else [])
 
 
 def path_table(score: CircuitScore, task: Task | None = None) -> tuple[list[str], list[list[str]]]:
-    """Paths, what they cost and do; those of which any one suffices share a row and are all cut."""
+    """List paths, what they cost and do; those of which any one suffices share a row."""
     loss = score.loss_name
     header = ["path", "meaning", f"{loss}, removed from the circuit", f"{loss}, cut live"]
     header.append("what it does")
@@ -180,7 +180,7 @@ def path_table(score: CircuitScore, task: Task | None = None) -> tuple[list[str]
 
 
 def head_table(score: CircuitScore) -> tuple[list[str], list[list[str]]]:
-    """Replaced heads, each replaced alone and emptied in the circuit; one row for the others."""
+    """List replaced heads, replaced alone and emptied in the circuit; the others share a row."""
     rows = [
         [
             str(row.head),
@@ -200,7 +200,7 @@ def head_table(score: CircuitScore) -> tuple[list[str], list[list[str]]]:
 
 
 def loss_lines(score: CircuitScore) -> tuple[str, str]:
-    """The intact model's loss, and that of the circuit with what it keeps."""
+    """State the intact model's loss, and that of the circuit with what it keeps."""
     loss, kept = score.loss_name, ""
     if math.isfinite(score.kept):
         nothing = f"knowing nothing: {score.uninformed_loss:.4f}, {score.uninformed}"
@@ -212,7 +212,7 @@ def loss_lines(score: CircuitScore) -> tuple[str, str]:
 
 
 def score_table(score: CircuitScore, task: Task | None = None, width: int | None = None) -> str:
-    """Every number of a score as text, in lines of at most `width` characters.
+    """Write every number of a score as text, in lines of at most `width` characters.
 
     The task says what paths mean; without it they only have their names.
     """
@@ -225,7 +225,7 @@ def score_table(score: CircuitScore, task: Task | None = None, width: int | None
 
 
 def finding(score: CircuitScore) -> str:
-    """What a circuit that replaces every head shows, in one sentence; empty if it does not work."""
+    """Say in one sentence what a circuit of all heads shows; empty if it does not work."""
     paths, heads = list(score.circuit.paths()), len(score.heads)
     useful = len({path.head for path in paths} | {row.head for row in score.needed_as_such})
     all_replaced = len(score.circuit.mechanisms) == heads
@@ -239,13 +239,13 @@ def finding(score: CircuitScore) -> str:
 
 
 def mechanism_words(mechanisms: Iterable[Mechanism]) -> str:
-    """What each kind of these mechanisms is, as its class says."""
+    """Say what each kind of these mechanisms is, as its class does."""
     kinds = {each.kind: (inspect.getdoc(each) or "").split("\n")[0] for each in mechanisms}
     return " ".join(f"{kind}: {said[:1].lower()}{said[1:]}" for kind, said in kinds.items())
 
 
 def verdict(score: CircuitScore, task: Task) -> str:
-    """What the numbers say, in a few sentences; the paper's stand next to those of its own task."""
+    """Say what the numbers mean; the paper's stand next to those of its own task."""
     if not score.learned:
         known = score.baseline_loss, score.uninformed_loss, score.uninformed
         return f"No circuit to find. {unlearned_text(*known, task.loss_name)}"
@@ -298,7 +298,7 @@ def _sufficiency(score: CircuitScore, papers: bool) -> str:
 
 
 def _emptied(score: CircuitScore, papers: bool) -> Iterator[str]:
-    """Which heads with a fixed pattern a circuit that works needs as such."""
+    """Say which heads with a fixed pattern a circuit that works needs as such."""
     needed, names = score.needed_as_such, score.circuit.role_names
     heads = []
     for row in needed:

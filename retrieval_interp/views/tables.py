@@ -11,12 +11,12 @@ _GAP = 2  # between columns
 
 
 def terminal_width(piped: int = 100) -> int:
-    """Characters per line of the terminal, or so many where there is none."""
+    """Return the characters per line of the terminal, or `piped` where there is none."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else piped
 
 
 def wrapped(text: str, width: int | None, hanging: int = 0) -> list[str]:
-    """Prose as lines of at most `width` characters, broken at spaces; as it is if None.
+    """Break prose at spaces into lines of at most `width` characters, or not at all if None.
 
     A longer word, such as the name of a file, keeps a line of its own. Lines that go on begin with
     `hanging` blanks.
@@ -30,7 +30,7 @@ def wrapped(text: str, width: int | None, hanging: int = 0) -> list[str]:
 
 
 def to_error(value: float, se: float) -> str:
-    """A signed number with the digits that its standard error allows, up to the error's first.
+    """Write a signed number with the digits that its standard error allows, up to its first.
 
     Without an error it has the first two that are not zero. Of NaN there is no text.
     """
@@ -41,18 +41,18 @@ def to_error(value: float, se: float) -> str:
 
 
 def with_error(loss: float, se: float) -> str:
-    """A loss and its standard error, with four digits, or more if the error would be zero."""
+    """Write a loss and its standard error, with four digits, or more if that would be zero."""
     digits = max(4, _digits(se))
     return f"{loss:.{digits}f} +- {se:.{digits}f}"
 
 
 def range_text(within: tuple[float, float]) -> str:
-    """`0.17 to 0.89`."""
+    """Write a range: `0.17 to 0.89`."""
     return f"{within[0]:g} to {within[1]:g}"
 
 
 def _digits(error: float) -> int:
-    """How many digits after the decimal point a number has up to the first of its error."""
+    """Count the digits after the decimal point up to the first of an error."""
     return max(0, -math.floor(math.log10(error))) if error > 0 else 1
 
 
@@ -62,7 +62,7 @@ def text_table(
     right: Collection[int] = (),
     width: int | None = None,
 ) -> list[str]:
-    """A table as lines of text: the header, dashes under it, the rows.
+    """Write a table as lines of text: the header, dashes under it, the rows.
 
     Columns in `right` are aligned right. Where lines would have more than `width` characters,
     headers wrap, and then the longest cells; words are never cut.
@@ -81,7 +81,7 @@ def text_table(
 
 
 def _column_sizes(columns: Sequence[Sequence[str]], width: int | None) -> list[int]:
-    """Characters of each column: as needed, or less where that is too wide."""
+    """Return the characters of each column: as needed, or less where that is too wide."""
 
     def size(texts: Sequence[str]) -> int:
         return max([1, *map(len, texts)])

@@ -18,7 +18,7 @@ _START = "(start)"  # a token before the prompt's own
 
 
 def draw_units(explanation: Explanation, scores: Sequence[UnitScore]) -> dict[str, Any]:
-    """A lane for each unit, with an arrow from where it looks to where it writes.
+    """Draw a lane for each unit, with an arrow from where it looks to where it writes.
 
     A link leads from a unit to a later one, to the place where that takes its query, key or value.
     """
@@ -48,7 +48,7 @@ def draw_units(explanation: Explanation, scores: Sequence[UnitScore]) -> dict[st
 
 
 def role_texts(explanation: Explanation) -> list[str]:
-    """The token that stands at each role of all prompts, or else what the role is called."""
+    """Return the token that stands at each role of all prompts, or the name of the role."""
     task, batch = explanation.task, explanation.batch
     texts = list(task.role_labels)
     if not isinstance(task, AnswerTask):
@@ -65,7 +65,7 @@ def role_texts(explanation: Explanation) -> list[str]:
 def draw_columns(
     explanation: Explanation, joined: set[int], texts: Sequence[str]
 ) -> list[dict[str, Any]]:
-    """The roles in the order of the prompt; of many, those that are joined, and gaps."""
+    """Return the roles in the order of the prompt; of many, those that are joined, and gaps."""
     order, changed = role_order(explanation.batch), changed_roles(explanation)
     order = [role for role in order if role in joined or texts[role] != _START]
     shown = joined if len(order) > _COLUMNS else {*joined, *order}
@@ -83,7 +83,7 @@ def draw_columns(
 
 
 def changed_roles(explanation: Explanation) -> set[int]:
-    """The roles at which something else stands on the counterfactual; none where all differ."""
+    """Return the roles at which the counterfactual differs; none where all do."""
     places, differ = (
         explanation.batch.roles[:, 0],
         explanation.batch.inputs != explanation.other.inputs,
@@ -100,7 +100,7 @@ def draw_lane(
     x: Mapping[int, float],
     answer: int,
 ) -> dict[str, Any]:
-    """A unit in words, and what is lost without it, without its attention and its values."""
+    """Describe a unit, and what is lost without it, without its attention and its values."""
     path, whole = score.path, explanation.levels[-1].kept.share
     dest, src = path.path if path is not None else (answer, None)
     by_where = abs(score.where) > abs(score.what)
@@ -123,7 +123,7 @@ def draw_lane(
 def draw_link(
     path: HeadPath, later: Enabled, x: Mapping[int, float], y: Mapping[HeadPath, float]
 ) -> dict[str, Any]:
-    """A curve to the query, at the later path's destination, or to its key or value."""
+    """Draw a curve to the query, at the later path's destination, or to its key or value."""
     dest, src = later.path.path
     by_query = later.side.startswith("query")
     start, end = x[path.path.dest], x[dest if by_query else src]

@@ -22,7 +22,7 @@ _FIRST = 8  # units that are drawn at first
 
 
 def why_text(explanation: Explanation, width: int | None = None) -> str:
-    """The finding, its levels and what each unit does."""
+    """Write the finding, its levels and what each unit does."""
     finding = explanation.finding
     others = repr(explanation).split("\n")[len(finding) :]
     lines = [*wrapped("\n".join(finding), width), *wrapped("\n".join(others), width, 2)]
@@ -30,7 +30,7 @@ def why_text(explanation: Explanation, width: int | None = None) -> str:
 
 
 def why_to_dict(explanation: Explanation) -> dict[str, Any]:
-    """All numbers as JSON data, under the names that they have in `Explanation`."""
+    """Return all numbers as JSON data, under the names that they have in `Explanation`."""
     names, others = explanation.task.role_names, ("task", "batch", "other", "circuit")
     numbers = {key: _plain(x, names) for key, x in vars(explanation).items() if key not in others}
     about: dict[str, Any] = {"schema": "retrieval-interp/why/1"}
@@ -39,7 +39,7 @@ def why_to_dict(explanation: Explanation) -> dict[str, Any]:
 
 
 def _plain(value: Any, names: Sequence[str]) -> Any:
-    """Records and numbers as JSON data; units and paths as text."""
+    """Return records and numbers as JSON data; units and paths as text."""
     if isinstance(value, (Unit, HeadPath)):
         return value.text(names)
     if isinstance(value, tuple) and hasattr(value, "_asdict"):
@@ -57,7 +57,7 @@ def why_view(
     example: int = 0,
     record: Mapping[str, Any] | None = None,
 ) -> View:
-    """An explanation as a page or in a notebook.
+    """Show an explanation as a page or in a notebook.
 
     The prompt's tokens below, the answer on top, and an arrow for each unit; a click on one shows
     its head's attention, and that on the counterfactual prompt, on one example.
@@ -110,12 +110,12 @@ def why_view(
 
 
 def covered(place: Place) -> range:
-    """The tokens of a place."""
+    """Return the tokens of a place."""
     return range(place.start, place.stop)
 
 
 def question_tokens(question: PromptQuestion, tokenizer: Any) -> list[dict[str, Any]]:
-    """A prompt's tokens, and how much depends on those that were tried, as a share of the most."""
+    """List a prompt's tokens, and how much depends on those tried, as a share of the most."""
     most = max(place.falls for place in question.places)
     places = {number: place for place in question.places for number in covered(place)}
     return [
@@ -132,7 +132,7 @@ def question_tokens(question: PromptQuestion, tokenizer: Any) -> list[dict[str, 
 def prompt_text(
     task: Task, model: HookedModel, batch: Batch, other: Batch
 ) -> list[tuple[str, bool]]:
-    """A prompt as pieces of text, and whether each differs from another prompt."""
+    """Cut a prompt into pieces of text, and say whether each differs from another prompt."""
     if not isinstance(task, AnswerTask):
         return [(" ".join(position_labels(model, task, batch, 0)), False)]
     begin, end = len(task.begin), 1 + int(batch.roles.max())  # padding comes behind
