@@ -102,8 +102,8 @@ def _check(options: AblateOptions) -> None:
         raise ri.InputError(
             f"--alternatives: expected more than 0 seconds, found {options.alternatives:g}"
         )
-    add = "--task FILE.py:NAME" if options.task is None else ""
-    models_by_name.check_model(options.ckpt, add)
+    needs = "a task for a model without one; add --task FILE.py:NAME"
+    models_by_name.check_model(options.ckpt, needs if options.task is None else "")
 
 
 def _open(options: AblateOptions) -> "tuple[Any, ri.Task, Mapping[str, Any]]":

@@ -48,8 +48,8 @@ def main(argv: Sequence[str], prog: str = "retrieval-interp explore") -> None:
     if options.task is not None and options.prompt is not None:
         raise ri.InputError("expected one of --prompt and --task, found both")
     without_task = options.task is None and options.prompt is None
-    add = "--task FILE.py:NAME, or --prompt TEXT" if without_task else ""
-    models_by_name.check_model(options.ckpt, add)
+    needs = "a task for a model without one; add --task FILE.py:NAME, or --prompt TEXT"
+    models_by_name.check_model(options.ckpt, needs if without_task else "")
     print(f"opening {options.ckpt} ...", flush=True)
 
     from retrieval_interp.explorer.server import serve_explorer

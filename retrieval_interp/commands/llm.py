@@ -14,14 +14,7 @@ from warnings import warn
 
 from retrieval_interp.commands.command import status, tell_files
 from retrieval_interp.commands.options import OUTPUT, check_outputs, parse_options
-from retrieval_interp.llm.results import (
-    FORMULATIONS,
-    WITH_STEPS,
-    AccuracyRow,
-    accuracy_figure,
-    read_results,
-    results_table,
-)
+from retrieval_interp.llm import results
 from retrieval_interp.progress import progress_bar
 from retrieval_interp.storage.files import provenance, write_json, write_whole
 from retrieval_interp.storage.models_by_name import load_model
@@ -70,7 +63,7 @@ class ScoreOptions(RowsOptions):
     """
 
     model: Annotated[str, "--model", "--ckpt"] = "smollm2"
-    formulation: tuple[str, ...] = FORMULATIONS
+    formulation: tuple[str, ...] = results.FORMULATIONS
     steps: tuple[int, ...] = (1, 2, 3, 4, 5)
     questions: int = number(500, least=1)
     solved: int = number(0, least=0)
@@ -90,20 +83,20 @@ def main(argv: Sequence[str], prog: str = "retrieval-interp llm") -> None:
     check_outputs(options, *vars(options).get("logs", ()))
     record = provenance(f"{prog} {shlex.join(argv)}")
     rows = [replace(row, command=row.command or record["command"]) for row in run(options)]
-    print(results_table(rows, terminal_width()))
+    print(results.results_table(rows, terminal_width()))
     if options.json is not None:
         write_json(options.json, {**record, "rows": [asdict(row) for row in rows]})
     if options.out is not None:
-        page = accuracy_figure(rows).to_html(include_plotlyjs=True, div_id="accuracy")
+        page = results.accuracy_figure(rows).to_html(include_plotlyjs=True, div_id="accuracy")
         write_whole(options.out, page)
     tell_files(numbers=options.json, figure=options.out)
 
 
-def score(options: ScoreOptions) -> list[AccuracyRow]:
+def score(options: ScoreOptions) -> list[results.AccuracyRow]:
     """Score every formulation; after Ctrl-C return the rows that are finished."""
     check_fields(options, "llm score")
-    if unknown := [name for name in options.formulation if name not in FORMULATIONS]:
-        known = ", ".join(FORMULATIONS)
+    if unknown := [name for name in options.formulation if name not in results.FORMULATIONS]:
+        known = ", ".join(results.FORMULATIONS)
         raise InputError(f"--formulation: expected some of {known}, found {unknown[0]!r:.40}")
     with status("loading PyTorch and the model"):
         from retrieval_interp.llm.probabilities import expected_accuracy
@@ -111,12 +104,13 @@ def score(options: ScoreOptions) -> list[AccuracyRow]:
 
         questions: list[prompts.Prompt] = []
         for name in options.formulation:
-            parameters = [{"steps": n} for n in options.steps] if name in WITH_STEPS else [{}]
+            with_steps = name in results.WITH_STEPS
+            parameters = [{"steps": n} for n in options.steps] if with_steps else [{}]
             questions += [prompts.FORMULATIONS[name](**chosen) for chosen in parameters]
         model, _ = load_model(options.model, options.device)
     if getattr(model, "tokenizer", None) is None:
         raise InputError(f"{options.model}: expected a model that reads words, found no tokenizer")
-    rows = list[AccuracyRow]()
+    rows = list[results.AccuracyRow]()
     for prompt in questions:
         task = prompts.PromptTask(prompt, model.tokenizer, options.solved)
         try:
@@ -132,8 +126,8 @@ def score(options: ScoreOptions) -> list[AccuracyRow]:
     return rows
 
 
-def plot(options: PlotOptions) -> list[AccuracyRow]:
-    rows = read_results(options.logs)
+def plot(options: PlotOptions) -> list[results.AccuracyRow]:
+    rows = results.read_results(options.logs)
     if not rows:
         raise InputError("expected logs of inspect eval, found none; name files or their folder")
     return rows

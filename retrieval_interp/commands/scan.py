@@ -14,7 +14,6 @@ from retrieval_interp.commands.command import say, status, tell_files
 from retrieval_interp.commands.options import OUTPUT, MeasuringOptions, parse_options
 from retrieval_interp.storage import models_by_name
 from retrieval_interp.storage.files import provenance, read_text, write_json, write_whole
-from retrieval_interp.storage.packaged_models import PACKAGED
 from retrieval_interp.tasks.structured import check_tolerance
 from retrieval_interp.views.tables import terminal_width
 
@@ -51,19 +50,15 @@ def main(argv: Sequence[str], prog: str = "retrieval-interp scan") -> None:
     options.check(Path(options.model), options.text)
     check_tolerance(options.tolerance, "--")
     text = None if options.text is None else read_text(options.text, "text")
-    no_text = ri.InputError(
-        f"{options.model}: expected text for a model without a task, found none; add --text FILE"
-    )
     if options.text is not None and options.task is not None:
         raise ri.InputError("expected one of --text and --task, found both")
-    if options.model in PACKAGED and text is None and options.task is None:
-        raise no_text
+    needs = "text for a model without a task, found none; add --text FILE"
+    without_task = text is None and options.task is None
+    models_by_name.check_model(options.model, needs if without_task else "")
     with status("loading PyTorch and the model"):
         from retrieval_interp.views.scan_view import scan_text, scan_to_dict
 
         model, task = models_by_name.load_model(options.model, options.device, options.task)
-    if task is None and text is None:
-        raise no_text
     if text is not None and getattr(model, "tokenizer", None) is None:
         raise ri.InputError(
             f"--text: expected a model that reads words, found {options.model}, which has no "

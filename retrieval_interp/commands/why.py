@@ -12,7 +12,6 @@ from retrieval_interp.commands.options import OUTPUT, MeasuringOptions, parse_op
 from retrieval_interp.progress import progress_bar
 from retrieval_interp.storage import models_by_name
 from retrieval_interp.storage.files import provenance, read_text, write_json
-from retrieval_interp.storage.packaged_models import PACKAGED
 from retrieval_interp.views.tables import terminal_width
 
 _NAMES = "indirect-objects"
@@ -66,7 +65,6 @@ def main(argv: Sequence[str], prog: str = "retrieval-interp why") -> None:
     options = parse_options(WhyOptions, argv, prog)
     options.check(Path(options.model), *options.pairs)
     _check(options)
-    models_by_name.check_model(options.model)
     texts = [read_text(path, "pairs") for path in options.pairs]
     with status("loading PyTorch and the model"):
         from retrieval_interp.tasks.words.pair_files import read_pairs
@@ -112,9 +110,9 @@ def main(argv: Sequence[str], prog: str = "retrieval-interp why") -> None:
 def _check(options: WhyOptions) -> None:
     questions = {"prompt": options.prompt, "pairs": options.pairs, "task": options.task}
     given = [name for name, question in questions.items() if question not in (None, ())]
-    if len(given) > 1 or (not given and options.model in PACKAGED):
-        names = " and ".join(given) or "none of them"
-        raise ri.InputError(f"expected one of --prompt, --pairs and --task, found {names}")
+    expected = "one of --prompt, --pairs and --task, found"
+    if len(given) > 1:
+        raise ri.InputError(f"expected {expected} {' and '.join(given)}")
     if options.task not in (None, _NAMES) and ".py:" not in options.task:
         raise ri.InputError(f"--task: expected {_NAMES} or FILE.py:NAME, found {options.task!r}")
     if options.counterfactual is not None and not (options.answer and options.wrong):
@@ -129,6 +127,7 @@ def _check(options: WhyOptions) -> None:
         raise ri.InputError("--tokenizer: expected --pairs with it, found none")
     if options.controls < 0:
         raise ri.InputError(f"--controls: expected at least 0, found {options.controls}")
+    models_by_name.check_model(options.model, "" if given else f"{expected} none of them")
 
 
 def _tokenizer(name: str | None, model: Any) -> Any:
@@ -152,8 +151,4 @@ def _prompt_or_task(options: WhyOptions, model: Any, task: Any) -> Any:
         return options.prompt
     if options.task == _NAMES:
         return ri.IndirectObjectTask(model.tokenizer)
-    if task is None:
-        raise ri.InputError(
-            f"{options.model}: expected --prompt, --pairs or --task for a model without a task"
-        )
     return task

@@ -15,16 +15,10 @@ from typing import Any, ClassVar
 
 import torch
 
-from retrieval_interp.circuits import (
-    Circuit,
-    HeadPath,
-    Scorer,
-    Search,
-    SearchOptions,
-    mean_attention,
-)
+from retrieval_interp.circuits import Circuit, HeadPath, Scorer, Search, SearchOptions
 from retrieval_interp.circuits.hooks import HookedModel
 from retrieval_interp.circuits.losses import Progress, cut_losses, no_progress
+from retrieval_interp.circuits.means import mean_attention
 from retrieval_interp.config import Recipe
 from retrieval_interp.storage import checkpoint
 from retrieval_interp.storage.files import checkpoint_files, find_checkpoint, read_text

@@ -79,15 +79,12 @@ def page_state(bench: Workbench, selected: Selection) -> dict[str, Any]:
     """Collect what there is to see: the circuit so far, and the selected head and path."""
     circuit, task, path = bench.circuit, bench.task, selected.path
     attention = bench.mean_attention(selected.with_circuit)
-    framed = set(drawn_paths(circuit))
-    keeping, of_head = circuit.is_patched, dict[Head, set[RolePath]]()
-    for marked in framed:
-        of_head.setdefault(marked.head, set()).add(marked.path)
+    framed, keeping = set(drawn_paths(circuit)), circuit.is_patched
     maps = [
         {
             "head": str(head),
             "kind": _kind(circuit[head], keeping),
-            "cells": _telling_cells(attention[head], bench.order, of_head.get(head, set())),
+            "cells": _telling_cells(head, attention[head], bench.order, framed),
         }
         for head in bench.heads
     ]
@@ -117,11 +114,11 @@ def page_state(bench: Workbench, selected: Selection) -> dict[str, Any]:
 
 
 def _telling_cells(
-    weights: Tensor, order: Sequence[int], framed: set[RolePath]
+    head: Head, weights: Tensor, order: Sequence[int], framed: set[HeadPath]
 ) -> list[tuple[int, int, float, bool]]:
     """Return column, row and weight of what the picture of a head shows, and if it is framed."""
     rows, place = weights[order][:, order].tolist(), {role: n for n, role in enumerate(order)}
-    inside = {(place[path.src], place[path.dest]) for path in framed}
+    inside = {(place[path.src], place[path.dest]) for owner, path in framed if owner == head}
     strong = [
         (x, y) for y, row in enumerate(rows) for x, weight in enumerate(row) if weight >= 0.02
     ]
@@ -259,14 +256,14 @@ class Exploring:
         """Do something, and show the text that it returns or what went wrong."""
         try:
             result = act()
-        except InputError as error:
-            return self.refresh(str(error), failed=True)
         except Exception as error:  # a message has no cell to show a traceback in
-            return self.refresh(f"{type(error).__name__}: {error}", failed=True)
-        state, others = "", self.bench.counterfactual_words
-        if self.bench.circuit.is_patched:
-            state = f"{self.bench.state()}. Counterfactual prompts: {others}"
-        self.refresh(result if isinstance(result, str) else state)
+            kind = "" if isinstance(error, InputError) else f"{type(error).__name__}: "
+            return self.refresh(f"{kind}{error}", failed=True)
+        text = result if isinstance(result, str) else ""
+        if not text and self.bench.circuit.is_patched:
+            words = self.bench.counterfactual_words
+            text = f"{self.bench.state()}. Counterfactual prompts: {words}"
+        self.refresh(text)
 
     def refresh(self, said: str = "", failed: bool = False) -> None:
         """Show the workbench as it is; it calls this when its own methods have changed it."""
@@ -289,16 +286,7 @@ class Exploring:
             self.later(self._measure)
 
     def _show(self) -> None:
-        html = render(
-            "explorer.html",
-            bench=self.bench,
-            page=self.page,
-            selected=self.selected,
-            losses=self.losses,
-            busy=self.busy,
-            cancelled=self.cancelled,
-        )
-        self.html = str(html)
+        self.html = str(render("explorer.html", explorer=self, bench=self.bench, page=self.page))
         self.publish(self.html)
 
     def _select(self, asked: dict[str, Any]) -> None:

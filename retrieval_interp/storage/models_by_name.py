@@ -15,14 +15,14 @@ from retrieval_interp.storage.packaged_models import PACKAGED
 from retrieval_interp.tasks.messages import InputError, nearest
 
 
-def check_model(name: str, add: str = "") -> None:
+def check_model(name: str, needs: str = "") -> None:
     """Raise InputError if there is no model of this name, before libraries are loaded.
 
-    Also if it has no task, and `add` names options that would give it one.
+    Also if it has no task, and `needs` says what is expected then.
     """
     if not _has_task(name):
-        if add:
-            raise InputError(f"{name}: expected a task for a model without one; add {add}")
+        if needs:
+            raise InputError(f"{name}: expected {needs}")
         return
     if Path(name).exists() or name in shipped_checkpoints() or "-step-" in name:
         find_checkpoint(name)

@@ -84,10 +84,8 @@ def draw_columns(
 
 def changed_roles(explanation: Explanation) -> set[int]:
     """Return the roles at which the counterfactual differs; none where all do."""
-    places, differ = (
-        explanation.batch.roles[:, 0],
-        explanation.batch.inputs != explanation.other.inputs,
-    )
+    places = explanation.batch.roles[:, 0]
+    differ = explanation.batch.inputs != explanation.other.inputs
     differ = differ.flatten(2).any(-1) if differ.dim() > 2 else differ
     changes = (differ.gather(1, places.clamp(min=0)) & (places >= 0)).any(0).tolist()
     return set() if all(changes) else {role for role, change in enumerate(changes) if change}

@@ -8,7 +8,7 @@ from typing import Any
 
 from retrieval_interp.circuits.circuit import HeadPath
 from retrieval_interp.circuits.counterfactual.explanation import LEVEL_HEADER, Explanation
-from retrieval_interp.circuits.counterfactual.question import Place, PromptQuestion
+from retrieval_interp.circuits.counterfactual.question import PromptQuestion
 from retrieval_interp.circuits.counterfactual.units import Unit
 from retrieval_interp.circuits.hooks import HookedModel, is_causal
 from retrieval_interp.tasks import Batch, Task
@@ -109,21 +109,18 @@ def why_view(
     return View(title, html, why_text(explanation), explanation)
 
 
-def covered(place: Place) -> range:
-    """Return the tokens of a place."""
-    return range(place.start, place.stop)
-
-
 def question_tokens(question: PromptQuestion, tokenizer: Any) -> list[dict[str, Any]]:
     """List a prompt's tokens, and how much depends on those tried, as a share of the most."""
     most = max(place.falls for place in question.places)
-    places = {number: place for place in question.places for number in covered(place)}
+    places = {
+        number: place for place in question.places for number in range(place.start, place.stop)
+    }
     return [
         {
             "text": tokenizer.decode([token]),
             "place": places.get(number),
             "share": max(0.0, places[number].falls / most) if number in places and most > 0 else 0,
-            "asked": number in covered(question.place),
+            "asked": question.place.start <= number < question.place.stop,
         }
         for number, token in enumerate(token_ids(tokenizer, question.prompt))
     ]
