@@ -106,11 +106,6 @@ class Workbench:
         return self.scorer.batch
 
     @property
-    def counterfactual(self) -> Batch:
-        """The counterfactual prompts of these examples, for `keep`."""
-        return self.measured.counterfactual
-
-    @property
     def tolerance(self) -> float:
         """The loss that a working circuit stays below."""
         return self.measured.tolerance
@@ -151,15 +146,10 @@ class Workbench:
         """Whether there is an undone change to make again."""
         return bool(self._undone)
 
-    @property
-    def intact_attention(self) -> Float[Tensor, "layer head dest src"]:
-        """Mean attention by role of the intact model, on the CPU; 0 along paths that are masked."""
-        return self.measured.intact_attention
-
     def mean_attention(self, with_circuit: bool) -> Float[Tensor, "layer head dest src"]:
         """Measure mean attention by role, intact or with the circuit in place; on the CPU."""
         if not with_circuit:
-            return self.intact_attention
+            return self.measured.intact_attention
         return circuits.mean_attention(self.model, self.batch, self.circuit).cpu()
 
     def loss_with(self, *lines: str | Circuit) -> float:
@@ -220,7 +210,7 @@ class Workbench:
             return ""
         prompt, counterfactual = (
             " ".join(position_labels(self.model, self.task, batch[[example]], 0))
-            for batch in (self.batch, self.counterfactual)
+            for batch in (self.batch, self.measured.counterfactual)
         )
         return counterfactual if counterfactual != prompt else ""
 
@@ -264,7 +254,7 @@ class Workbench:
     def _mean_of(self, head: Head, kind: str) -> Mechanism:
         """Return a head's mean attention by position or by role in the intact model."""
         if kind == "role-mean":
-            return role_mean(self.intact_attention[head])
+            return role_mean(self.measured.intact_attention[head])
         return position_means(self.model, self.batch)[head]
 
     def remove(self, path: str) -> View:
@@ -439,14 +429,9 @@ class Workbench:
             raise InputError(f"controls: expected 0 or more, found {controls!r:.40}")
         score = self.scored
         if score is None or controls != self._controls:
+            bar = progress or self.progress
             score = circuits.score_circuit(
-                self.model,
-                self.task,
-                self.circuit,
-                self.batch,
-                tolerance=self.stated,
-                controls=controls,
-                progress=progress or self.progress,
+                self.model, self.task, self.circuit, self.batch, self.stated, controls, bar
             )
             self.take_score(score, controls)
         note = ""

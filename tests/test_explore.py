@@ -154,7 +154,7 @@ def test_a_token_of_a_prompt_is_asked_about(tmp_path, opened):
     question, places = bench.question, bench.question.places
     assert len(bench.circuit.mechanisms) == len(bench.heads)
     assert len(bench.batch) == max(1, len(question.changes) // 2)
-    changed = {tuple(row) for row in bench.counterfactual.inputs.tolist()}
+    changed = {tuple(row) for row in bench.measured.counterfactual.inputs.tolist()}
     assert len(changed) == len(bench.batch)
     with explorer_server(bench) as server:
         assert server.exploring.html.count("data-place=") >= len(places)

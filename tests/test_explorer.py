@@ -66,7 +66,8 @@ def test_a_selected_path_says_what_it_is_worth(page, bench):
     assert worth(page, "cut") == pytest.approx(cut, abs=1e-6) and not page.page["inside"]
     assert worth(page, "changed") == pytest.approx(bench.loss_with(path), abs=1e-6)
     assert "MSE with L1.H0 one-hot along this path alone" in page.html
-    assert details.attention == pytest.approx(float(bench.intact_attention[1, 0, 0, 2]), abs=1e-4)
+    attention = float(bench.measured.intact_attention[1, 0, 0, 2])
+    assert details.attention == pytest.approx(attention, abs=1e-4)
     ask(page, "suppose", line="L0.H0 uniform")
     ask(page, "toggle", path=path)
     assert page.page["inside"]
@@ -130,7 +131,7 @@ def test_with_nothing_kept_the_counterfactual_prompts_are_named_and_their_attent
     page = explored(bench)
     ask(page, "keep")
     assert "Counterfactual prompts: the question about another chain" in page.page["said"]
-    _, there = bench.model.run_with_cache(bench.counterfactual.inputs)
+    _, there = bench.model.run_with_cache(bench.measured.counterfactual.inputs)
     torch.testing.assert_close(weights(page.page["look"]), there["pattern", 0][0, 0])
     ask(page, "toggle", path="L2.H1 s0<-s2")
     ask(page, "show", head="L2.H1", example=3)
@@ -176,7 +177,7 @@ def test_a_counterfactual_that_takes_nothing_away_is_said_and_shown():
     ask(page, "show", example=3)
     assert "Counterfactual" not in page.html
     ask(page, "keep")
-    words = [" ".join(task.position_labels(bench.counterfactual, at)) for at in (0, 3)]
+    words = [" ".join(task.position_labels(bench.measured.counterfactual, at)) for at in (0, 3)]
     for text in (page.page["said"], " ".join(repr(bench).split())):
         assert f"with nothing kept it is {loss:.4f}, intact {loss:.4f}" in text
         assert "takes nothing away" in text and "recovered" not in text and words[0] in text

@@ -162,7 +162,7 @@ def example_map(bench: Workbench, selected: Selection, framed: set[HeadPath]) ->
 def choices(bench: Workbench, head: Head) -> list[Choice]:
     """List plausible mechanisms for a head."""
     circuit, names = bench.circuit, bench.circuit.role_names
-    attention = bench.intact_attention[head]
+    attention = bench.measured.intact_attention[head]
     names_of: dict[Mechanism, str] = {rule: rule.kind for rule in (ORIGINAL, UNIFORM, IDENTITY)}
     for kind, least in (("one-hot", _STRONG), ("shared", _STRONG / 2)):
         names_of.setdefault(propose(attention, kind, least), kind)
@@ -199,7 +199,7 @@ def path_details(bench: Workbench, path: HeadPath) -> PathDetails:
         how = f"with {path.head} {changed[path.head].kind} along this path alone"
     return PathDetails(
         meaning=bench.task.path_label(*path.path),
-        attention=float(bench.intact_attention[path.head][path.path]),
+        attention=float(bench.measured.intact_attention[path.head][path.path]),
         how=how,
         act=act,
         changed=changed,

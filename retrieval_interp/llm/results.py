@@ -105,12 +105,11 @@ def results_table(results: Sequence[AccuracyRow], width: int | None = None) -> s
     header += ["likeliest", "accepted"]
     rows = []
     for row in results:
-        asked = [printable(row.asked), row.formulation, f"{row.steps or '-'}", f"{row.questions}"]
-        right = [f"{row.accuracy:.3f} +- {row.stderr:.3f}", f"{row.chance:.3f}"]
-        if row.likeliest is not None:
-            right += [f"{row.likeliest:.3f} +- {row.likeliest_stderr:.3f}"]
-            right += [f"{row.accepted:.2g}"]
-        rows.append([*asked, *right, *[""] * (len(header) - len(asked) - len(right))])
+        cells = [printable(row.asked), row.formulation, f"{row.steps or '-'}", f"{row.questions}"]
+        cells += [f"{row.accuracy:.3f} +- {row.stderr:.3f}", f"{row.chance:.3f}"]
+        known = row.likeliest is not None
+        cells += [f"{row.likeliest:.3f} +- {row.likeliest_stderr:.3f}" if known else ""]
+        rows.append([*cells, f"{row.accepted:.2g}" if known else ""])
     return "\n".join(text_table(header, rows, right=range(2, len(header)), width=width))
 
 

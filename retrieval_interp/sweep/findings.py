@@ -17,6 +17,7 @@ def summarize(
 ) -> dict[str, Any]:
     """Return the numbers of a grid as JSON data; `failed` says why cells failed, by name."""
     rows, asked = list(results.values()), grid.recipe.task.asked
+    losses = [row["validation_loss"] for row in rows]
     order = {  # whether the partial losses fell in the order x_1, x_2, ..., in how many runs
         "held": sum(row["order_held"] is True for row in rows),
         "broken": sorted(row["cell"] for row in rows if row["order_held"] is False),
@@ -29,7 +30,7 @@ def summarize(
         "cells": len(grid.cells),
         "finished": len(results),
         "failed": failed,
-        "share_above_0.7": _share_above(rows) if rows else None,
+        "share_above_0.7": fmean(loss > UNLEARNED for loss in losses) if losses else None,
         "depths": [
             _depth(layers, [row for cell, row in results.items() if cell.layers == layers])
             for layers in sorted({cell.layers for cell in results})
@@ -41,10 +42,6 @@ def summarize(
     }
 
 
-def _share_above(rows: list[Result]) -> float:
-    return fmean(row["validation_loss"] > UNLEARNED for row in rows)
-
-
 def _depth(layers: int, rows: list[Result]) -> dict[str, Any]:
     losses = [row["validation_loss"] for row in rows]
     return {
@@ -53,7 +50,7 @@ def _depth(layers: int, rows: list[Result]) -> dict[str, Any]:
         "mean": fmean(losses),
         "min": min(losses),
         "max": max(losses),
-        "share_above_0.7": _share_above(rows),
+        "share_above_0.7": fmean(loss > UNLEARNED for loss in losses),
         "partial_losses": [fmean(column) for column in zip(*(r["partial_losses"] for r in rows))],
         "seconds_per_step": median(row["seconds"] / row["step"] for row in rows),
     }

@@ -50,15 +50,12 @@ def cell_text(lost: Lost) -> str:
 def atlas_view(atlas: Atlas) -> View:
     """Show an atlas as a page or in a notebook."""
     names = list(atlas.lost)
-    of_heads = []
+    of_heads, of_tasks = [], []
     for head in order(atlas):
-        by_task = [atlas.lost[name][head] for name in names]
-        of_heads.append(
-            (head, [(cell_text(lost), max(0.0, lost.output.share)) for lost in by_task])
-        )
-    of_tasks = []
+        cells = [atlas.lost[name][head] for name in names]
+        of_heads.append((head, [(cell_text(lost), max(0.0, lost.output.share)) for lost in cells]))
     for name in names:
-        shares = [atlas.likeness(name, other) for other in names]
+        shares = [atlas.likeness(name, task) for task in names]
         of_tasks.append((name, [(f"{100 * share:.0f}", share) for share in shares]))
     html = render(
         "atlas.html",

@@ -29,7 +29,6 @@ COLORS = {  # of rules, by kind
     "same": "#f58518",
     "after-same": "#e45756",
 }
-OTHER_RULES = "#9aa0a6"
 MOST_ROWS = 30
 MOST_PATHS = 4  # of a rule that are named
 MOST_POSITIONS = 48  # of patterns on the page, ...
@@ -203,11 +202,11 @@ def scan_view(scan: Scan, model: HookedModel, record: Mapping[str, Any] | None =
     dashed where that was not tried. A click on a head, there or in the table that sorts and
     filters, shows its attention on the first example.
     """
-    some = scan.batch[:1]
-    patterns = torch.stack([layer[0] for layer in patterns_on(model, some)])
+    first = scan.batch[:1]
+    patterns = torch.stack([layer[0] for layer in patterns_on(model, first)])
     fitting = math.isqrt(2 * MOST_WEIGHTS // len(scan.heads))
-    shown = min(MOST_POSITIONS, fitting, int(some.roles.max()) + 1, patterns.shape[-1])
-    causal = is_causal(model, some)
+    shown = min(MOST_POSITIONS, fitting, int(first.roles.max()) + 1, patterns.shape[-1])
+    causal = is_causal(model, first)
     weights = patterns[:, :, :shown, :shown].mul(255).round().byte()
     drawn = torch.ones(shown, shown).bool()
     packed = weights[:, :, drawn.tril() if causal else drawn]  # [layer head weight]
@@ -218,7 +217,7 @@ def scan_view(scan: Scan, model: HookedModel, record: Mapping[str, Any] | None =
         verdict=scan_verdict(scan),
         scan=scan,
         across=model.cfg.n_heads,
-        colors={row.rule.kind: COLORS.get(row.rule.kind, OTHER_RULES) for row in scan.heads},
+        colors={row.rule.kind: COLORS.get(row.rule.kind, COLORS["uniform"]) for row in scan.heads},
         highest=max([1e-9, *(row.change.loss for row in scan.heads if row.change.loss > 0)]),
         cells={row[0]: dict(zip(header, row)) for row in rows},
         mechanism_words=mechanism_words(row.rule for row in scan.heads),
@@ -228,7 +227,7 @@ def scan_view(scan: Scan, model: HookedModel, record: Mapping[str, Any] | None =
         record=record_rows({**(record or {}), "examples": f"{len(scan.batch)}"}),
         note=scan_note(header),
         data={
-            "tokens": position_labels(model, scan.task, some, 0)[:shown],
+            "tokens": position_labels(model, scan.task, first, 0)[:shown],
             "causal": causal,
             "heads": {
                 str(row.head): {

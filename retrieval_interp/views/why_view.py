@@ -69,10 +69,11 @@ def why_view(
         record: how it was made.
     """
     checked([example], len(explanation.batch), "example")
-    some, other = explanation.batch[[example]], explanation.other[[example]]
-    names, there, question = explanation.task.role_names, some.counterfactual, explanation.question
+    task, question = explanation.task, explanation.question
+    prompt, other = explanation.batch[[example]], explanation.other[[example]]
+    names, there = task.role_names, prompt.counterfactual
     assert there is not None
-    here = patterns_on(model, some)
+    here = patterns_on(model, prompt)
     patterns = {
         str(head): [
             thousandths(here[head.layer][0, head.head]),
@@ -89,32 +90,26 @@ def why_view(
         explanation=explanation,
         summary=replace(explanation, question=None).finding,
         strip=question_tokens(question, model.tokenizer) if question else [],
-        prompts=[
-            prompt_text(explanation.task, model, *two) for two in ((some, other), (other, some))
-        ],
+        prompts=[prompt_text(task, model, prompt, other), prompt_text(task, model, other, prompt)],
         drawings=[draw_units(explanation, scores) for scores in parts if scores],
         level_header=LEVEL_HEADER,
         rows=[(explanation.sentence(score), f"{score.stability:.0%}") for score in units],
         keys=[(score.path or score.unit).text(names) for score in units],
         record=record_rows(record or {}),
         data={
-            "tokens": position_labels(model, explanation.task, some, 0),
+            "tokens": position_labels(model, task, prompt, 0),
             "heads": patterns,
-            "causal": is_causal(model, some),
+            "causal": is_causal(model, prompt),
         },
     )
-    title = (
-        f"Why {question.word.strip()!r}?" if question else f"Why? {explanation.task.description}"
-    )
+    title = f"Why {question.word.strip()!r}?" if question else f"Why? {task.description}"
     return View(title, html, why_text(explanation), explanation)
 
 
 def question_tokens(question: PromptQuestion, tokenizer: Any) -> list[dict[str, Any]]:
     """List a prompt's tokens, and how much depends on those tried, as a share of the most."""
     most = max(place.falls for place in question.places)
-    places = {
-        number: place for place in question.places for number in range(place.start, place.stop)
-    }
+    places = {n: place for place in question.places for n in range(place.start, place.stop)}
     return [
         {
             "text": tokenizer.decode([token]),
