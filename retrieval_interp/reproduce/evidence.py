@@ -2,14 +2,14 @@
 
 Each is computed from a checkpoint or read from a result file that records its own command; from the
 package first, then from a folder of finished runs. Result files are `<checkpoint>.circuit.json`
-(`ablate --one-hot --save-circuit`; `.by-hand.circuit.json` of benchmarks/paper_search.py),
+(`ablate --one-hot --save-circuit`; `.alone.circuit.json` of `benchmarks/paper_search.py --save`),
 `<checkpoint>.emergence.json` (`emergence --json`), `<grid>.json` (a sweep's summary.json) and
 `llm.json` (`llm score --json` or `llm plot --json`).
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cache, cached_property, reduce
+from functools import cached_property, reduce
 from importlib import resources
 from math import nan
 from pathlib import Path
@@ -33,7 +33,7 @@ from retrieval_interp.storage.files import read_text
 from retrieval_interp.tasks import InputError
 from retrieval_interp.tasks.structured import read_json
 
-BY_HAND = ".by-hand"  # how a circuit was found: by the paper's procedure
+ALONE = ".alone"  # how a circuit was found: each head alone, by the paper's procedure
 EXAMPLES = 512
 LOSS_EXAMPLES = 4096  # examples differ a lot: on 512 the mean is uncertain by a quarter
 
@@ -110,13 +110,14 @@ class Evidence:
 
     def __init__(self, runs: Path = Path("runs"), progress: Progress = no_progress):
         self.runs, self.progress = runs, progress
-        self.trained = cache(self._trained)
+        self._trained = dict[Path, Trained]()  # by circuit; several claims read their losses
 
-    def _trained(self, name: str, how: str = "") -> Trained | None:
+    def trained(self, name: str, how: str = "") -> Trained | None:
         """A shipped transformer and its circuit, found by `ablate` or as `how` says; or None."""
         file = self._file(f"{name}{how}.circuit.json")
-        shipped = name in storage.shipped_checkpoints()
-        return Trained(name, file, self.progress) if shipped and file is not None else None
+        if file is None or name not in storage.shipped_checkpoints():
+            return None
+        return self._trained.setdefault(file, Trained(name, file, self.progress))
 
     def series(self, name: str) -> tuple[Series, str] | None:
         """A transformer's series through training, and the command that made it."""
