@@ -117,7 +117,7 @@ def serves(enables: Sequence[Enabled], names: Sequence[str]) -> list[str]:
     for later in enables:
         how = "passed on by" if later.side == "value" else "enables"
         said.setdefault(how, []).append(f"{later.path.text(names)} ({later.text})")
-    return [f"{how} {', '.join(said[how])}" for how in sorted(said, reverse=True)]
+    return [f"{how} {', '.join(said[how])}" for how in sorted(said)]
 
 
 def score_to_dict(score: CircuitScore, name: str, task: Task, seed: int) -> JsonRow:
