@@ -17,7 +17,7 @@ from retrieval_interp.emergence.report import emergence_json
 from retrieval_interp.emergence.series import Losses, PathAtStep, Series, Snapshot
 from retrieval_interp.reproduce import evidence as evidence_module
 from retrieval_interp.reproduce.claims import CLAIMS, costs_of_paths, heads_emerge, judge
-from retrieval_interp.reproduce.evidence import Evidence, Worth
+from retrieval_interp.reproduce.evidence import Evidence, Trained, Worth, worth_of
 from tests.oracles import naive_mse
 
 RECIPE = {"task": {"steps": 5, "base": 100.0}, "steps": 4000, "batch": 128}
@@ -134,13 +134,9 @@ def test_the_shipped_models_numbers_are_those_of_its_circuit(monkeypatch, small)
 @pytest.mark.slow
 def test_paths_of_several_heads_are_removed_together(small):
     """And the first useful layer is made uniform; as with plain hooks."""
-    trained = Evidence(Path("/nowhere")).trained("small")
-    circuit, shared = (
-        trained.circuit.replace((3, 0), OneHot((ri.RolePath(0, 2),))),
-        ri.RolePath(0, 2),
-    )
-    vars(trained).update(circuit=circuit)
-    worth, batch = trained.worth, small.task.sample(512, split="test")
+    shipped, shared = Evidence(Path("/nowhere")).trained("small").circuit, ri.RolePath(0, 2)
+    circuit = shipped.replace((3, 0), OneHot((shared,)))
+    worth, batch = worth_of(small.model, small.task, circuit), small.task.sample(512, split="test")
     without = circuit.without(ri.HeadPath(ri.Head(2, 0), shared)).replace((3, 0), OneHot(()))
     naive = [
         naive_mse(small.model, small.task, changed, batch)
@@ -172,15 +168,15 @@ def test_each_path_has_to_cost_what_the_papers_do(combined, first, later, said, 
     assert text.endswith("; paths removed from all their heads: s0<-s2 0.70")
 
 
-def test_transformer_d_and_its_circuit_are_judged_by_the_papers_losses():
+def test_transformer_d_and_its_circuit_are_judged_by_the_papers_losses(monkeypatch):
     package = Evidence(Path("/nowhere"))
-    trained = package.trained("transformer-d", "")
     for fresh, combined, verdict in (
         (0.0310, 0.0450, "reproduced"),
         (0.0311, 0.0400, "not reproduced"),
         (0.0100, 0.0451, "not reproduced"),
     ):
-        vars(trained).update(worth=Worth(combined, {}), fresh_loss=(fresh, 0.001))
+        monkeypatch.setattr(Trained, "worth", Worth(combined, {}))
+        monkeypatch.setattr(Trained, "fresh_loss", (fresh, 0.001))
         (row,) = judge(package, ["C10"])["C10"]
         assert row.ours.endswith(f"; {combined:.4f} with the circuit") and row.verdict == verdict
         assert "--tolerance 0.045" in row.command

@@ -281,29 +281,22 @@ def _of_series(evidence: Evidence) -> Iterator[ClaimRow]:
             yield heads_emerge(series).row(name, scale, command, smaller=smaller)
 
 
-class Condition(NamedTuple):
-    """One condition of C11."""
-
-    name: str
-    holds: bool | None  # None if it cannot be told
-    steps: str = ""  # that decide it
-
-    def __str__(self) -> str:
-        verdict = {True: "yes", False: "no", None: "cannot be told"}[self.holds]
-        return f"{self.name}: {verdict}" + (f" ({self.steps})" if self.steps else "")
-
-
 def heads_emerge(series: Series) -> Answer:
     """The four conditions of docs/emergence.md, with the steps that decide them."""
     passed = [(row.above, row.path) for row in path_emergence(series) if row.above is not None]
     passed.sort(key=lambda crossed: (crossed[0].step, crossed[1]))
-    conditions = _conditions(series, passed)
+    conditions, words = _conditions(series, passed), {True: "yes", False: "no"}
+    ours = [
+        f"{name}: {words.get(holds, 'cannot be told')}" + (f" ({steps})" if steps else "")
+        for name, (holds, steps) in conditions.items()
+    ]
     routes = ", ".join(f"{name} at {step}" for name, step in _arrivals(series, passed).items())
-    ours = [*map(str, conditions), f"By any route the query can have {routes or 'none'}"]
-    return Answer(". ".join(ours), {row.name: row.holds for row in conditions})
+    ours.append(f"By any route the query can have {routes or 'none'}")
+    return Answer(". ".join(ours), {name: holds for name, (holds, _) in conditions.items()})
 
 
-def _conditions(series: Series, passed: Passed) -> list[Condition]:
+def _conditions(series: Series, passed: Passed) -> dict[str, tuple[bool | None, str]]:
+    """Whether each condition holds, None if it cannot be told, and the steps that decide it."""
     task, losses = series.recipe.task, loss_emergence(series)
     # Paths that bring something to another position, beside those that join pairs.
     moving = [c for c in passed if c[1].path.dest != c[1].path.src and not joins_pair(c[1].path)]
@@ -318,12 +311,12 @@ def _conditions(series: Series, passed: Passed) -> list[Condition]:
     order = ", ".join(f"{name} {_text(finder)}" for name, finder in finders.items())
     fell = ", ".join(f"{name} {crossing or 'never'}" for name, crossing in losses.items())
     induction = {path.path for _, path in first} == {RolePath(0, 2)}
-    return [
-        Condition("Induction head first", induction, came_first),
-        Condition("A head of the query for each symbol", len(heads) == len(finders), order),
-        Condition("In order", in_order(crossings, task.steps_between)),
-        Condition("Losses in order", in_order(losses, task.steps_between), fell),
-    ]
+    return {
+        "Induction head first": (induction, came_first),
+        "A head of the query for each symbol": (len(heads) == len(finders), order),
+        "In order": (in_order(crossings, task.steps_between), ""),
+        "Losses in order": (in_order(losses, task.steps_between), fell),
+    }
 
 
 def _arrivals(series: Series, passed: Passed) -> dict[str, Crossing]:
