@@ -285,9 +285,10 @@ def heads_emerge(series: Series) -> Answer:
     """The four conditions of docs/emergence.md, with the steps that decide them."""
     passed = [(row.above, row.path) for row in path_emergence(series) if row.above is not None]
     passed.sort(key=lambda crossed: (crossed[0].step, crossed[1]))
-    conditions, words = _conditions(series, passed), {True: "yes", False: "no"}
+    conditions = _conditions(series, passed)
+    words = {True: "yes", False: "no", None: "cannot be told"}
     ours = [
-        f"{name}: {words.get(holds, 'cannot be told')}" + (f" ({steps})" if steps else "")
+        f"{name}: {words[holds]}" + (f" ({steps})" if steps else "")
         for name, (holds, steps) in conditions.items()
     ]
     routes = ", ".join(f"{name} at {step}" for name, step in _arrivals(series, passed).items())
