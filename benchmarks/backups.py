@@ -2,7 +2,7 @@
 
     python benchmarks/backups.py [--models built k-hop-7 smollm2] [--json FILE]
 
-A head is removed if it writes nothing. It is a backup, and so are those that it stands in for, if
+A head is removed by zero ablation. It is a backup, and so are those that it stands in for, if
 all heads of a set of two to four can be spared but for one of them, and all together cost at least
 twice what they cost in sum (on examples other than those that decide). `built` models have two or
 three copies of a head. SmolLM2 has too many sets: there a head is a backup if it costs more, by two

@@ -108,9 +108,10 @@ def main(options: argparse.Namespace) -> Rows:
         for reading in options.readings:
             circuit = by_hand(model, task, batch, options.limit, reading)
             if options.save:
-                command = f"python benchmarks/paper_search.py --models {name} --readings {reading}"
+                words = f"--models {name} --readings {reading} --save {options.save}"
+                record = provenance(f"python benchmarks/paper_search.py {words}")
                 file = Path(options.save) / f"{name}.{reading}.circuit.json"
-                write_whole(file, circuit.to_json(provenance(command)))
+                write_whole(file, circuit.to_json(record))
             yield {"model": name, "reading": reading, **row(model, task, circuit, test)}
 
 

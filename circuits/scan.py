@@ -1,4 +1,5 @@
-"""What each head does: where it looks, what it writes, and what replacing or removing it costs.
+"""What each head does: where it looks, what it writes, and what replacing or zero-ablating it
+costs.
 
 1. Heads are described on one half of the examples: the rule that shares most of a head's attention,
    what such a head is called (`head_kinds`), and on a text whether it copies and what it adds to
@@ -48,7 +49,7 @@ _UNKNOWN = Measured(math.nan, math.nan)
 
 @dataclass(frozen=True)
 class HeadScan:
-    """One head's attention and output in short, and what it costs to replace or remove it.
+    """One head's attention and output, and what it costs to replace or zero-ablate it.
 
     What a pattern and a rule share is Σ min(pattern, rule) over sources, as a mean over positions.
     What was not measured, or does not exist for the model, is NaN.
@@ -62,7 +63,7 @@ class HeadScan:
     copies: float = math.nan  # share of the text's tokens that it copies (`copy_scores`)
     direct: Measured = _UNKNOWN  # effect on the logit of the next token (`direct_effects`)
     change: Measured = _UNKNOWN  # of the loss, with the rule in its place
-    removed: Measured = _UNKNOWN  # of the loss, where the head writes nothing
+    removed: Measured = _UNKNOWN  # of the loss, with the head zero-ablated
     replaced: Mechanism | None = None  # what takes its place in the joint circuit
 
 
@@ -110,7 +111,7 @@ def scan(
     time: float | None = None,
     progress: Progress = no_progress,
 ) -> Scan:
-    """Say what every head attends to and writes, and what replacing or removing it costs.
+    """Say what every head attends to and writes, and what replacing or ablating it costs.
 
     Heads are described on one half of the examples, and losses measured on the other half, of those
     heads first that are estimated to matter most.

@@ -306,7 +306,7 @@ def test_a_page_shows_heads_sorts_and_filters(tmp_path):
             ]
 
         by_removed = sorted(found.heads, key=lambda row: -row.removed.loss)
-        page.locator("th", has_text="removed").click()
+        page.locator("th", has_text="zero-ablated").click()
         assert shown() == [str(row.head) for row in by_removed]
         page.locator("th", has_text="head").press("Enter")
         assert shown() == [f"L{layer}.H0" for layer in range(6)]

@@ -214,7 +214,7 @@ def _head_lines(
         role = "one of several"
     below = ["needed as such"] if head in enables and not mechanism.paths else []
     below += [f"enables {', '.join(sides)}"] if sides else []
-    below += [f"carried on by {carried}"] if carried else []
+    below += [f"passed on by {carried}"] if carried else []
     if not mechanism.paths and mechanism.kind != "original" and head not in enables:
         below.append(f"replaced by {mechanism}")
     first, *rest = [word for word in (kind, role) if word] or [""]

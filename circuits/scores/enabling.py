@@ -78,7 +78,7 @@ def enabled_by(
     are 0). The path is listed if either is at least `least_drop`. Its side is `value` if more is
     lost by values than by attention; else `query` or `key`, by the lower of Ā(p, 0) and Ā(0, p), or
     `query and key` if neither loses half of the lost attention. If the side is `value`, the later
-    path *carries on* what p writes; otherwise p *enables* it to attend.
+    path *passes on* what p writes; otherwise p *enables* it to attend.
 
     Args:
         model: a hooked model.

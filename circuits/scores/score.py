@@ -3,7 +3,7 @@
 1. The intact model: its loss, with each head replaced, and with each path *cut live* (its attention
    set to zero, all later attention recomputed). Two standard errors decide what it needs.
 2. The circuit: its *combined* loss with all heads replaced, also with each path removed from it,
-   and with each head *emptied* (all attention at zero) whose pattern is fixed.
+   and with each head *zero-ablated* (all attention at zero) whose pattern is fixed.
 3. A control: random circuits of the same size and mechanisms.
 """
 
@@ -51,14 +51,14 @@ _ENABLING = 128  # examples on which enabled paths are found
 
 @dataclass(frozen=True)
 class HeadScore:
-    """A head: the loss with it alone replaced, and that of the circuit with this head emptied."""
+    """A head: the loss with it alone replaced, and that of the circuit with it zero-ablated."""
 
     head: Head
     mechanism: Mechanism
     loss: float
     se: float
     emptied: Measured | None = None  # None for heads that keep their own attention
-    needed: bool | None = None  # emptied above the limit by two standard errors; None if not clear
+    needed: bool | None = None  # above the limit then by two standard errors; None if not clear
     enables: tuple[Enabled, ...] = ()  # if its pattern is fixed and needed: the paths it serves
 
 
@@ -130,7 +130,7 @@ class CircuitScore:
     combined_se: float
     excess_se: float  # of combined minus baseline, example by example
     paths: tuple[PathScore, ...]  # every path of the circuit
-    rest_emptied_loss: float  # with all heads emptied that have a fixed pattern and are not needed
+    rest_emptied_loss: float  # with all heads of fixed patterns zero-ablated that are not needed
     control: tuple[float, ...]  # combined losses of random circuits, ascending (`random_control`)
     notes: tuple[str, ...] = ()  # one sentence each
     learned: bool = True  # whether the intact model does better than one that knows nothing
@@ -214,7 +214,7 @@ def score_circuit(
         only head h         loss({h: C[h]})
         combined            loss(C)
         path p removed      loss(C without p): what p carries
-        head h emptied      loss(C with no attention in h): whether what h writes is needed
+        h zero-ablated      loss(C with no attention in h): whether what h writes is needed
         path p cut live     loss(cut p) of the intact model: what p carries or enables
         kept                (uninformed - combined) / (uninformed - baseline)
         sufficient          combined < tolerance, and < uninformed
@@ -296,7 +296,7 @@ def _empty_heads(
 ) -> dict[Head, HeadScore]:
     """Empty each head of the circuit that does not keep its own attention; return their scores."""
     scores = {}
-    for head in progress(list(circuit.mechanisms), "emptying heads"):
+    for head in progress(list(circuit.mechanisms), "zero-ablating heads"):
         if not circuit[head].keeps_own:
             losses = scorer.losses_by_example(with_cut(circuit, head))
             emptied, needed = Measured.of(losses), bar.side(losses)

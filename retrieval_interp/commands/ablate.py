@@ -25,7 +25,7 @@ class AblateOptions(MeasuringOptions):
             a task, also a model of your own, FILE.py:NAME, or any that `scan` takes.
         task: a task of your own, FILE.py:NAME; by default the checkpoint's.
         circuit: score this circuit instead of finding one: a file that --save-circuit wrote. In it
-            a head with the mechanism one-hot and no paths is emptied.
+            a head with the mechanism one-hot and no paths is zero-ablated.
         save_circuit: write the circuit to this file, to be edited or given to --circuit.
         tolerance: the loss that a working circuit stays below; by default the task's own.
         one_hot: search by the paper's rules: idle heads uniform or identity, all others one-hot.

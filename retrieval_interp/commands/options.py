@@ -85,7 +85,7 @@ def _add_options(parser: Any, prefix: str, part: Any) -> list[str]:
             how |= {"dest": prefix + field.name, "required": required}
         elif not required:
             how["nargs"] = "?"
-        if default not in (None, "", dataclasses.MISSING):
+        if default not in (None, "", (), dataclasses.MISSING):
             help += f" (default: {' '.join(map(str, default)) if many else default})"
         if kind is bool:
             called.append(f"--{prefix}no-{word}")

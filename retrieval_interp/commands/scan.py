@@ -20,7 +20,7 @@ from retrieval_interp.views.tables import terminal_width
 
 @dataclass(frozen=True)
 class ScanOptions(MeasuringOptions):
-    """Say what each head looks at and writes, and what replacing or removing it costs.
+    """Say what each head looks at and writes, and what replacing or zero-ablating it costs.
 
     Attributes:
         model: a shipped checkpoint, a checkpoint file, a run folder, the folder of a Hugging Face

@@ -1,1 +1,1 @@
-"""The paper's claims (`claims`) with this project's numbers (`evidence`), as a `table`."""
+"""The paper's claims (`claims`), judged by this project's numbers (`evidence`)."""

@@ -23,7 +23,7 @@ from retrieval_interp.emergence.series import (
     path_emergence,
 )
 from retrieval_interp.presets import PAPER, departures
-from retrieval_interp.reproduce.evidence import BY_HAND, LOSS_EXAMPLES, Evidence, Trained, Worth
+from retrieval_interp.reproduce.evidence import ALONE, LOSS_EXAMPLES, Evidence, Trained, Worth
 from retrieval_interp.sweep.findings import UNLEARNED, above_text, order_text
 from retrieval_interp.tasks import RetrievalTask
 from retrieval_interp.tasks.structured import from_data, to_data
@@ -35,17 +35,22 @@ PAPER_SCALE = "the paper's"
 MODULE = "python -m retrieval_interp"
 ALL = ("transformer-a", "transformer-b", "transformer-c", "small")
 Summary = dict[str, Any]  # of a grid
+Passed = Sequence[tuple[Crossing, HeadPath]]  # when paths have half of the attention, in order
 
 
 class ClaimRow(NamedTuple):
-    """One of our numbers, or what would make it."""
+    """Our number from one run, or, if there is none yet, the command that would make it."""
 
     run: str  # what it comes from, in short
     scale: str  # how the run's size compares with the paper's
-    command: str  # makes the number
+    commands: tuple[str, ...]  # make the number
     ours: str = ""
     verdict: Verdict = "not run"
-    why: str = ""  # it is not reproduced
+
+    @property
+    def command(self) -> str:
+        """All commands in one line."""
+        return "; ".join(self.commands)
 
 
 class Answer(NamedTuple):
@@ -53,14 +58,13 @@ class Answer(NamedTuple):
 
     ours: str
     conditions: Mapping[str, bool | None]
-    why: str = ""  # if not reproduced: the paper's finding, ours, and what makes the difference
 
-    def row(self, run: str, scale: str, command: str, smaller: bool = False) -> ClaimRow:
+    def row(self, run: str, scale: str, *commands: str, smaller: bool = False) -> ClaimRow:
         """The row of a run."""
-        if not all(self.conditions.values()):
-            return ClaimRow(run, scale, command, self.ours, "not reproduced", self.why)
         verdict: Verdict = "reproduced at smaller scale" if smaller else "reproduced"
-        return ClaimRow(run, scale, command, self.ours, verdict)
+        if not all(self.conditions.values()):
+            verdict = "not reproduced"
+        return ClaimRow(run, scale, commands, self.ours, verdict)
 
 
 class Claim(NamedTuple):
@@ -71,6 +75,7 @@ class Claim(NamedTuple):
     paper: str
     find: Callable[[Evidence], Iterator[ClaimRow]]
     rule: str = ""  # how the verdict is reached, if the paper's number does not say it
+    why: str = ""  # some of our runs do not reproduce it
 
 
 Judged = Mapping[str, Sequence[ClaimRow]]  # by claim, as `judge` returns it
@@ -85,7 +90,7 @@ def _in_words(evidence: Evidence) -> Iterator[ClaimRow]:
     answers = evidence.answers()
     if answers is None:
         command = f"{MODULE} llm score --json {evidence.runs / 'llm.json'}"
-        yield ClaimRow("a language model", "", command)
+        yield ClaimRow("a language model", "", (command,))
         return
     all_rows, made_by = answers
     by_model = itertools.groupby(sorted(all_rows, key=attrgetter("asked")), attrgetter("asked"))
@@ -103,7 +108,7 @@ def _in_words(evidence: Evidence) -> Iterator[ClaimRow]:
         scale = f"{least} to {most}" if least < most else f"{most}"
         commands = dict.fromkeys(row.command or made_by for row in rows)
         scale += " questions each (500)"
-        yield answer.row(asked, scale, "; ".join(commands), smaller=True)
+        yield answer.row(asked, scale, *commands, smaller=True)
 
 
 def _depth(_: Evidence) -> Iterator[ClaimRow]:
@@ -123,7 +128,7 @@ def _of_grid(name: str, say: Callable[[Summary], Answer], evidence: Evidence) ->
     summaries = [grid for file in (name, f"{name}-5") if (grid := evidence.grid(file))]
     if not summaries:
         command = f"{MODULE} sweep --grid {name} --out {evidence.runs / name}"
-        yield ClaimRow(PAPER_SCALE, "", command)
+        yield ClaimRow(PAPER_SCALE, "", (command,))
     for summary, command in summaries:
         answer, recipe = say(summary), summary["recipe"]
         task, model = recipe["task"], recipe["model"]
@@ -169,11 +174,11 @@ def _of_models(
     names: Sequence[str], say: Callable[[Trained], Answer], evidence: Evidence, trains: bool = False
 ) -> Iterator[ClaimRow]:
     """The command of a row finds the circuit, or trains the transformer."""
-    for name, how in itertools.product(names, ("",) if trains else ("", BY_HAND)):
+    for name, how in itertools.product(names, ("",) if trains else ("", ALONE)):
         if (trained := evidence.trained(name, how)) is None:
             if not how:
                 train = f"{MODULE}.train --preset {name} --out {evidence.runs / name}"
-                yield ClaimRow(name, "", train)
+                yield ClaimRow(name, "", (train,))
             continue
         recorded = trained.checkpoint.training.get("recipe")
         if isinstance(recorded, dict):  # its task is the checkpoint's, which has a name
@@ -181,7 +186,8 @@ def _of_models(
         recipe: Recipe = from_data(Recipe, recorded, f"{name}: recipe")
         scale, smaller = _model_scale(recipe, PAPER["transformer-a" if name == "small" else name])
         command = f"{MODULE}.train --preset {name}" if trains else trained.circuit_command
-        yield say(trained).row(f"{name}, by hand" if how else name, scale, command, smaller)
+        run = f"{name}, heads tried alone" if how else name
+        yield say(trained).row(run, scale, command, smaller=smaller)
 
 
 def _model_scale(recipe: Recipe, papers: Recipe) -> tuple[str, bool]:
@@ -222,30 +228,27 @@ def costs_of_paths(worth: Worth) -> Answer:
     later = {path: cost for path, cost in worth.ablated.items() if path.head.layer > first}
     inside = [path for path, cost in later.items() if _inside(cost, paper.PATHS)]
     cheap = [path for path, cost in later.items() if round(cost, 2) < paper.PATHS[0]]
-    costs = ", ".join(f"{path} {cost:.2f}" for path, cost in later.items()) or "none"
     conditions = {
         "holds": worth.combined_loss < paper.SUFFICIENT,
         "first useful layer": _inside(worth.first_uniform, paper.FIRST_LAYER),
         "later layers": 0 < len(inside) == len(later),
     }
-    return Answer(
-        f"{worth.first_uniform:.2f} with the first useful layer (L{first}) uniform; "
-        f"{len(inside)} of {len(later)} later paths inside: {costs}",
-        conditions,
-        f"the paper's circuits lose less than {paper.SUFFICIENT:g}, and without a later path "
-        f"{range_text(paper.PATHS)}; this one loses {worth.combined_loss:.2f}, and "
-        f"{len(cheap)} of {len(later)} paths cost less; {_shared(worth)}",
+    ours = (
+        f"{worth.combined_loss:.2f} with the circuit, {worth.first_uniform:.2f} with the first "
+        f"useful layer (L{first}) uniform; {len(inside)} of {len(later)} later paths inside, "
+        f"{len(cheap)} below: {_costs(later) or 'none'}"
     )
+    if worth.together:
+        ours += f"; paths removed from all their heads: {_costs(worth.together)}"
+    return Answer(ours, conditions)
+
+
+def _costs(costs: Mapping[Any, float]) -> str:
+    return ", ".join(f"{path} {cost:.2f}" for path, cost in costs.items())
 
 
 def _inside(cost: float, within: tuple[float, float]) -> bool:
     return within[0] <= round(cost, 2) <= within[1]
-
-
-def _shared(worth: Worth) -> str:
-    costs = ", ".join(f"{path} {cost:.2f}" for path, cost in worth.together.items())
-    shared = f"heads share work, as paths removed from all their heads cost {costs}"
-    return shared if costs else "no heads share a path"
 
 
 def _useful_heads(trained: Trained) -> Answer:
@@ -256,12 +259,11 @@ def _useful_heads(trained: Trained) -> Answer:
     does = f"the first {'joins' if joins else 'does not join'} pairs"
     does = does if first in circuit.mechanisms else f"{first} is not identified"
     conditions = {"joins": joins, "as many": least <= useful <= paper.HEADS}
-    why = f"the paper has {paper.HEADS} useful heads, here are {useful}; {_shared(trained.worth)}"
-    return Answer(f"{useful} useful heads (least possible {least}), {does}", conditions, why)
+    return Answer(f"{useful} useful heads (least possible {least}), {does}", conditions)
 
 
 def _learned_with_circuit(trained: Trained) -> Answer:
-    ours, conditions, _ = _fresh_loss(trained, paper.D_LEARNED)
+    ours, conditions = _fresh_loss(trained, paper.D_LEARNED)
     loss = trained.worth.combined_loss
     ours += f"; {loss:.4f} with the circuit"
     return Answer(ours, {**conditions, "holds": loss <= paper.D_SUFFICIENT})
@@ -273,52 +275,62 @@ def _of_series(evidence: Evidence) -> Iterator[ClaimRow]:
         measured = evidence.series(name)
         if measured is None:
             command = f"{MODULE} emergence --run {run} --json {run}.emergence.json"
-            yield ClaimRow(name, scale, command)
+            yield ClaimRow(name, scale, (command,))
         else:
             series, command = measured
-            yield heads_emerge(series).row(name, scale, command, smaller)
+            yield heads_emerge(series).row(name, scale, command, smaller=smaller)
 
 
 def heads_emerge(series: Series) -> Answer:
     """The four conditions of docs/emergence.md, with the steps that decide them."""
-    task, losses = series.recipe.task, loss_emergence(series)
     passed = [(row.above, row.path) for row in path_emergence(series) if row.above is not None]
     passed.sort(key=lambda crossed: (crossed[0].step, crossed[1]))
+    conditions = _conditions(series, passed)
+    words = {True: "yes", False: "no", None: "cannot be told"}
+    ours = [
+        f"{name}: {words[holds]}" + (f" ({steps})" if steps else "")
+        for name, (holds, steps) in conditions.items()
+    ]
+    routes = ", ".join(f"{name} at {step}" for name, step in _arrivals(series, passed).items())
+    ours.append(f"By any route the query can have {routes or 'none'}")
+    return Answer(". ".join(ours), {name: holds for name, (holds, _) in conditions.items()})
+
+
+def _conditions(series: Series, passed: Passed) -> dict[str, tuple[bool | None, str]]:
+    """Whether each condition holds, None if it cannot be told, and the steps that decide it."""
+    task, losses = series.recipe.task, loss_emergence(series)
     # Paths that bring something to another position, beside those that join pairs.
-    others = [c for c in passed if c[1].path.dest != c[1].path.src and not joins_pair(c[1].path)]
-    first = [crossed for crossed in others if crossed[0].step == others[0][0].step]
+    moving = [c for c in passed if c[1].path.dest != c[1].path.src and not joins_pair(c[1].path)]
+    first = [crossed for crossed in moving if crossed[0].step == moving[0][0].step]
     finders = {  # of every symbol
-        name: next((crossed for crossed in others if _finds(crossed[1].path, place)), None)
+        name: next((crossed for crossed in moving if _finds(crossed[1].path, place)), None)
         for place, name in enumerate(task.asked, start=1)
     }
     heads = {finder[1].head for finder in finders.values() if finder is not None}
     crossings = {name: None if finder is None else finder[0] for name, finder in finders.items()}
-    conditions = {
-        "Induction head first": {path.path for _, path in first} == {RolePath(0, 2)},
-        "A head of the query for each symbol": len(heads) == len(finders),
-        "In order": in_order(crossings, task.steps_between),
-        "Losses in order": in_order(losses, task.steps_between),
-    }
     came_first = " and ".join(map(_text, first)) or "no path does"
     order = ", ".join(f"{name} {_text(finder)}" for name, finder in finders.items())
     fell = ", ".join(f"{name} {crossing or 'never'}" for name, crossing in losses.items())
-    details = f" ({came_first})", f" ({order})", "", f" ({fell})"
-    words = {True: "yes", False: "no", None: "cannot be told"}
-    said = (words[holds] + detail for holds, detail in zip(conditions.values(), details))
-    ours = ". ".join(f"{name}: {text}" for name, text in zip(conditions, said))
-    # By any route along paths that have passed: through other positions, or several at once.
-    came, arrivals = replace(series.circuit, mechanisms={}), dict[str, Crossing]()
+    induction = {path.path for _, path in first} == {RolePath(0, 2)}
+    return {
+        "Induction head first": (induction, came_first),
+        "A head of the query for each symbol": (len(heads) == len(finders), order),
+        "In order": (in_order(crossings, task.steps_between), ""),
+        "Losses in order": (in_order(losses, task.steps_between), fell),
+    }
+
+
+def _arrivals(series: Series, passed: Passed) -> dict[str, Crossing]:
+    """When the query can have a symbol by any route along paths that have passed.
+
+    Symbols may come through other positions, or several at once.
+    """
+    circuit, arrivals = replace(series.circuit, mechanisms={}), dict[str, Crossing]()
     for crossing, path in passed:
-        came = came.replace(path.head, came[path.head].adding(path.path))
-        for place in delivered(came, series.recipe.model.layers):
-            arrivals.setdefault(task.asked[place - 1], crossing)
-    return Answer(
-        ours,
-        conditions,
-        "the paper has one head of the query for each symbol, in order; here symbols also come "
-        "through other positions or together, and by any route the query can have "
-        f"{', '.join(f'{name} at {crossing}' for name, crossing in arrivals.items()) or 'none'}",
-    )
+        circuit = circuit.replace(path.head, circuit[path.head].adding(path.path))
+        for place in delivered(circuit, series.recipe.model.layers):
+            arrivals.setdefault(series.recipe.task.asked[place - 1], crossing)
+    return arrivals
 
 
 def joins_pair(path: RolePath) -> bool:
@@ -349,6 +361,8 @@ CLAIMS = {
         "near perfect, for D up to 5 in equations",
         _in_words,
         f"reproduced if every accuracy is at least {NEAR_PERFECT:.0%}",
+        "models of 135 and 270 million parameters do little better than guessing; large ones, "
+        "which the claim is about, were not asked",
     ),
     "C2": Claim("depth is at least log3(2D)", "section 5, appendix B", "proof", _depth),
     "C3": Claim(
@@ -362,6 +376,7 @@ CLAIMS = {
         "section 7.2, figure 4 right",
         "partial losses by depth (a figure)",
         partial(_of_grid, "section7-ic", _later_needs_depth),
+        why="at D = 5 most runs never leave the plateau: the seed decides",
     ),
     "C5": Claim(
         "partial losses fall below 0.5 in the order x_1, x_2, ...",
@@ -380,6 +395,8 @@ CLAIMS = {
         "appendix E",
         f"combined MSE below {paper.SUFFICIENT:g}",
         partial(_of_models, ALL, _sufficient),
+        why="by the paper's procedure heads are replaced that the model can lose one at a time, "
+        "but not together",
     ),
     "C8": Claim(
         "every path is necessary",
@@ -388,12 +405,15 @@ CLAIMS = {
         f"{range_text(paper.FIRST_LAYER)})",
         partial(_of_models, ALL, lambda trained: costs_of_paths(trained.worth)),
         "reproduced if the first useful layer and all later paths lie inside, to two decimals",
+        "where heads share work, a path costs less in one of them than in all; heads tried alone "
+        "lose too much together",
     ),
     "C9": Claim(
         "the first useful head joins pairs; four heads, where three would do",
         "section 8.2",
         f"{paper.HEADS} useful heads",
         partial(_of_models, ALL, _useful_heads),
+        why="more heads are useful, as some share work (C8)",
     ),
     "C10": Claim(
         "D learns, and its circuit holds",
@@ -407,6 +427,8 @@ CLAIMS = {
         "an induction head first (epoch 450), then one head per further token, in order",
         _of_series,
         "reproduced if all four conditions hold (docs/emergence.md)",
+        "the paper has one head of the query for each symbol, in order; here symbols also come "
+        "through other positions or together",
     ),
 }
 
@@ -421,24 +443,40 @@ def table_text(judged: Judged, width: int = 100) -> str:
         for row in rows:
             # A command is broken at spaces alone, so that it can be copied.
             scale = f"{row.run}: {row.scale}" if row.scale else row.run
-            verdict = f"{row.verdict}: {row.why}" if row.why else row.verdict
-            items += [f"{scale}: {row.ours or '-'}", f"{verdict}  [{row.command}]"]
+            items += [f"{scale}: {row.ours or '-'}", f"{row.verdict}  [{row.command}]"]
+        if why := why_not(name, rows):
+            items.append(f"why not: {why}")
         for item in items:
             lines += [f"    {line}" for line in wrapped(item, width - 4, 4)]
         lines.append("")
         heads = [[name, claim.claim]] + [["", ""]] * (len(rows) - 1)
         cells += [[*head, row.run, row.verdict] for head, row in zip(heads, rows)]
     lines += text_table(["", "claim", "run", "verdict"], cells, width=width)
-    verdicts = Counter(row[-1] for row in cells)
-    counts = ", ".join(f"{verdicts[name]} {name}" for name in get_args(Verdict) if verdicts[name])
-    return "\n".join([*lines, "", f"{len(cells)} rows: {counts}"])
+    rows = list(itertools.chain(*judged.values()))
+    return "\n".join([*lines, "", f"{len(rows)} rows: {counts_text(rows)}"])
+
+
+def counts_text(rows: Sequence[ClaimRow]) -> str:
+    """How many rows have each verdict."""
+    counts = Counter(row.verdict for row in rows)
+    return ", ".join(f"{counts[name]} {name}" for name in get_args(Verdict) if counts[name])
+
+
+def why_not(name: str, rows: Sequence[ClaimRow]) -> str:
+    """Why some rows do not reproduce a claim; empty if all do."""
+    return CLAIMS[name].why if any(row.verdict == "not reproduced" for row in rows) else ""
 
 
 def table_data(judged: Judged) -> list[dict[str, Any]]:
     """A row for each of our numbers, for JSON."""
     keys = ["claim", "where", "paper", "rule"]
     return [
-        {"id": name, **{key: getattr(CLAIMS[name], key) for key in keys}, **row._asdict()}
+        {
+            "id": name,
+            **{key: getattr(CLAIMS[name], key) for key in keys},
+            **{key: getattr(row, key) for key in ("run", "scale", "command", "ours", "verdict")},
+            "why": why_not(name, [row]),
+        }
         for name, rows in judged.items()
         for row in rows
     ]

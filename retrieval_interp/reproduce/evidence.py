@@ -2,14 +2,14 @@
 
 Each is computed from a checkpoint or read from a result file that records its own command; from the
 package first, then from a folder of finished runs. Result files are `<checkpoint>.circuit.json`
-(`ablate --one-hot --save-circuit`; `.by-hand.circuit.json` of benchmarks/paper_search.py),
+(`ablate --one-hot --save-circuit`; `.alone.circuit.json` of `benchmarks/paper_search.py --save`),
 `<checkpoint>.emergence.json` (`emergence --json`), `<grid>.json` (a sweep's summary.json) and
 `llm.json` (`llm score --json` or `llm plot --json`).
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cache, cached_property, reduce
+from functools import cached_property, reduce
 from importlib import resources
 from math import nan
 from pathlib import Path
@@ -30,10 +30,10 @@ from retrieval_interp.emergence.series import Series, read_series
 from retrieval_interp.llm.results import AccuracyRow, read_results
 from retrieval_interp.storage import checkpoint as storage
 from retrieval_interp.storage.files import read_text
-from retrieval_interp.tasks import InputError
+from retrieval_interp.tasks import InputError, Task
 from retrieval_interp.tasks.structured import read_json
 
-BY_HAND = ".by-hand"  # how a circuit was found: by the paper's procedure
+ALONE = ".alone"  # how a circuit was found: each head alone, by the paper's procedure
 EXAMPLES = 512
 LOSS_EXAMPLES = 4096  # examples differ a lot: on 512 the mean is uncertain by a quarter
 
@@ -76,21 +76,9 @@ class Trained:
 
     @cached_property
     def worth(self) -> Worth:
-        """What the circuit is worth on fresh examples."""
-        model, task, circuit = self.checkpoint.model, self.checkpoint.task, self.circuit
-        scorer = Scorer(model, task, task.sample(EXAMPLES, split="test"))
-        combined = scorer.rebase(circuit)
-        removed = removed_losses(scorer, circuit, self.progress)
-        ablated = {path: mean_loss(losses) for path, losses in removed}
-        together = dict[RolePath, float]()
-        for role_path in dict.fromkeys(path.path for path in ablated):
-            alike = [path for path in ablated if path.path == role_path]
-            if len(alike) > 1:
-                together[role_path] = scorer.loss(reduce(Circuit.without, alike, circuit))
-        useful = [h for h in scorer.heads if circuit[h].paths or h not in circuit.mechanisms]
-        first = [head for head in useful if head.layer == useful[0].layer]
-        uniform = scorer.loss(reduce(lambda c, head: c.replace(head, UNIFORM), first, circuit))
-        return Worth(combined, ablated, together, tuple(useful), uniform)
+        """What the circuit is worth."""
+        model, task = self.checkpoint.model, self.checkpoint.task
+        return worth_of(model, task, self.circuit, self.progress)
 
     @cached_property
     def fresh_loss(self) -> tuple[float, float]:
@@ -104,18 +92,36 @@ class Trained:
         return float(by_example.mean()), standard_error(by_example)
 
 
+def worth_of(model: Any, task: Task, circuit: Circuit, progress: Progress = no_progress) -> Worth:
+    """What a circuit is worth on fresh examples."""
+    scorer = Scorer(model, task, task.sample(EXAMPLES, split="test"))
+    combined = scorer.rebase(circuit)
+    removed = removed_losses(scorer, circuit, progress)
+    ablated = {path: mean_loss(losses) for path, losses in removed}
+    together = dict[RolePath, float]()
+    for role_path in dict.fromkeys(path.path for path in ablated):
+        alike = [path for path in ablated if path.path == role_path]
+        if len(alike) > 1:
+            together[role_path] = scorer.loss(reduce(Circuit.without, alike, circuit))
+    useful = [h for h in scorer.heads if circuit[h].paths or h not in circuit.mechanisms]
+    first = [head for head in useful if head.layer == useful[0].layer]
+    uniform = scorer.loss(reduce(lambda c, head: c.replace(head, UNIFORM), first, circuit))
+    return Worth(combined, ablated, together, tuple(useful), uniform)
+
+
 class Evidence:
     """Everything the claims are judged by; `runs` is searched after the package's own files."""
 
     def __init__(self, runs: Path = Path("runs"), progress: Progress = no_progress):
         self.runs, self.progress = runs, progress
-        self.trained = cache(self._trained)
+        self._trained = dict[Path, Trained]()  # by circuit; several claims read their losses
 
-    def _trained(self, name: str, how: str = "") -> Trained | None:
+    def trained(self, name: str, how: str = "") -> Trained | None:
         """A shipped transformer and its circuit, found by `ablate` or as `how` says; or None."""
         file = self._file(f"{name}{how}.circuit.json")
-        shipped = name in storage.shipped_checkpoints()
-        return Trained(name, file, self.progress) if shipped and file is not None else None
+        if file is None or name not in storage.shipped_checkpoints():
+            return None
+        return self._trained.setdefault(file, Trained(name, file, self.progress))
 
     def series(self, name: str) -> tuple[Series, str] | None:
         """A transformer's series through training, and the command that made it."""

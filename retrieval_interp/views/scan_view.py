@@ -41,10 +41,10 @@ COLUMNS = {  # of the table, and what they hold
     "copies": "share of the text's tokens whose own logit its OV circuit raises most",
     "direct": "what it adds by itself to the logit of the next token",
     "replaced": "what the rule in its place adds to the loss",
-    "removed": "what is added if it writes nothing",
+    "zero-ablated": "what is added if it writes nothing",
     "together": "whether the joint circuit replaces it by its rule",
 }
-NUMBERS = {"share", "copies", "direct", "replaced", "removed"}
+NUMBERS = {"share", "copies", "direct", "replaced", "zero-ablated"}
 
 
 def rule_words(mechanism: Mechanism, names: Sequence[str]) -> str:
@@ -128,7 +128,7 @@ def scan_verdict(scan: Scan) -> str:
         return f"{known} There is nothing that heads could keep."
     nothing = f"knowing nothing {scan.uninformed_loss:.4f} ({scan.uninformed})"
     clauses = []
-    for how, name in (("replaced by their rule", "change"), ("removed", "removed")):
+    for how, name in (("replaced by their rule", "change"), ("zero-ablated", "removed")):
         costs = {row.head: getattr(row, name) for row in scan.heads}
         clear = [head for head, cost in costs.items() if cost.loss > 2 * cost.se]
         if clear and len(scan.batch) > 1:
@@ -142,7 +142,7 @@ def scan_verdict(scan: Scan) -> str:
     said += _joint_sentences(scan) if scan.joint else []
     unmeasured = sum(math.isnan(row.change.loss) for row in scan.heads)
     if unmeasured == len(scan.heads):
-        said.append("The time was over before any head could be replaced or removed.")
+        said.append("The time was over before any head could be replaced or zero-ablated.")
     elif unmeasured:
         said.append(
             f"The time was over before {counted(unmeasured, 'head')} could be replaced alone, "

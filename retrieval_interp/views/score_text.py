@@ -115,9 +115,9 @@ def serves(enables: Sequence[Enabled], names: Sequence[str]) -> list[str]:
     """Say which later paths are enabled, and which carry it on, by the side that loses most."""
     said: dict[str, list[str]] = {}
     for later in enables:
-        how = "carried on by" if later.side == "value" else "enables"
+        how = "passed on by" if later.side == "value" else "enables"
         said.setdefault(how, []).append(f"{later.path.text(names)} ({later.text})")
-    return [f"{how} {', '.join(said[how])}" for how in sorted(said, reverse=True)]
+    return [f"{how} {', '.join(said[how])}" for how in sorted(said)]
 
 
 def score_to_dict(score: CircuitScore, name: str, task: Task, seed: int) -> JsonRow:
@@ -180,7 +180,7 @@ def path_table(score: CircuitScore, task: Task | None = None) -> tuple[list[str]
 
 
 def head_table(score: CircuitScore) -> tuple[list[str], list[list[str]]]:
-    """List replaced heads, replaced alone and emptied in the circuit; the others share a row."""
+    """List replaced heads, replaced alone and zero-ablated in the circuit; one row for the rest."""
     rows = [
         [
             str(row.head),
@@ -196,7 +196,7 @@ def head_table(score: CircuitScore) -> tuple[list[str], list[list[str]]]:
         rows.append([what, f"original ({left})", f"{score.baseline_loss:.4f}", ""])
     loss = score.loss_name
     header = ["head", "mechanism", f"{loss}, only this head replaced"]
-    return [*header, f"{loss}, emptied in the circuit"], rows
+    return [*header, f"{loss}, zero-ablated in the circuit"], rows
 
 
 def loss_lines(score: CircuitScore) -> tuple[str, str]:
@@ -303,19 +303,19 @@ def _emptied(score: CircuitScore, papers: bool) -> Iterator[str]:
     heads = []
     for row in needed:
         served = "".join(f", {text}" for text in serves(row.enables, names))
-        cost = f"{with_error(*row.emptied)} when emptied" if row.emptied else ""
+        cost = f"{with_error(*row.emptied)} when zero-ablated" if row.emptied else ""
         heads.append(f"{row.head} {row.mechanism.writes} ({row.mechanism.kind}; {cost}{served})")
     if heads:
         paper = ", though the paper does not count such heads as useful" if papers else ""
         yield f"Needed as such, along no path{paper}: {'; '.join(heads)}."
     fixed = [row for row in score.heads if row.mechanism.is_fixed]
     if unclear := [str(row.head) for row in fixed if row.needed is None]:
-        yield f"Whether {listed(unclear, 'or')} can be emptied is not clear on these examples."
+        yield f"Whether {listed(unclear, 'or')} can be zero-ablated is not clear on these examples."
     if len(fixed) > len(needed):
         side = "below" if score.rest_emptied_loss < score.limit else "not below"
         heads_named = "all other heads" if needed else "all heads"
         rest = f"{score.rest_emptied_loss:.4f}, {side} the limit"
-        yield f"With {heads_named} with a fixed pattern emptied at once, it is {rest}."
+        yield f"With {heads_named} with a fixed pattern zero-ablated at once, it is {rest}."
 
 
 def _minimality(score: CircuitScore, papers: bool) -> str:
