@@ -51,7 +51,7 @@ class Batch:
     # True (or 1) at real positions and False at padding; None where all are real.
     attention_mask: Bool[Tensor, "batch pos"] | Int[Tensor, "batch pos"] | None = None
     # The intact model's attention on counterfactual prompts, layer by layer, if needed.
-    counterfactual: tuple[Attended, ...] | None = None
+    counterfactual_attention: tuple[Attended, ...] | None = None
 
     def __post_init__(self) -> None:
         if isinstance(self.attention_mask, Tensor):
@@ -81,18 +81,19 @@ class Batch:
         return self._map(lambda tensor: tensor.to(device))
 
     def _map(self, change: Callable[[Tensor], Tensor]) -> "Batch":
-        mask, layers = self.attention_mask, self.counterfactual
+        mask, layers = self.attention_mask, self.counterfactual_attention
         return Batch(
             inputs=change(self.inputs),
             targets=change(self.targets),
             roles=change(self.roles),
             attention_mask=None if mask is None else change(mask),
-            counterfactual=None if layers is None else tuple(x.map(change) for x in layers),
+            counterfactual_attention=layers and tuple(layer.map(change) for layer in layers),
         )
 
     def counterfactual_of(self, layer: int, head: int) -> Attended | None:
         """Return a head's attention on the counterfactual prompts, if the batch has it."""
-        return None if self.counterfactual is None else self.counterfactual[layer].of(head)
+        layers = self.counterfactual_attention
+        return None if layers is None else layers[layer].of(head)
 
 
 class Task:

@@ -2,8 +2,8 @@
 
 A head writes, at dest, the sum over src of P[dest, src] V[src]: its attention times its values. For
 a path (dest, src) that is not kept, P, V or both are patched: taken from a run of the intact model
-on the counterfactual prompt (`Batch.counterfactual`). Nothing is rescaled. In TransformerLens's
-terms this patches `hook_z`, `hook_pattern` or `hook_v`, path by path.
+on the counterfactual prompt (`Batch.counterfactual_attention`). Nothing is rescaled. In
+TransformerLens's terms this patches `hook_z`, `hook_pattern` or `hook_v`, path by path.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

@@ -28,14 +28,12 @@ from retrieval_interp.circuits.counterfactual.prompt_runs import CHANGES, Prompt
 from retrieval_interp.circuits.hooks import HookedModel
 from retrieval_interp.circuits.losses import Progress, no_progress
 from retrieval_interp.tasks import InputError
-from retrieval_interp.tasks.messages import listed
 from retrieval_interp.tasks.words.given_texts import Pair, PairsTask, SpelledTask
 
 NEAREST = 6  # tokens of the kind to which the answer is compared in a fall
 ENOUGH = 4  # random tokens are tried if fewer changes fit; also of different answers
 NEXT = 3  # words at most of which many changes are tried, if their fall is at least ...
 NEARLY = 0.5  # ... this share of the largest
-SHOWN = 6  # changes that are named in the text
 
 
 class Change(NamedTuple):
@@ -106,32 +104,6 @@ class PromptQuestion:
         if len(self.tokens) > 1:
             return SpelledTask(self.pairs, tokenizer, self.tokens)
         return PairsTask(self.pairs, tokenizer)
-
-    @property
-    def sentences(self) -> list[str]:
-        """What the model says, which words that depends on, and what is changed."""
-        says = f"The model says {self.says!r} ({self.says_probability:.0%})"
-        if self.says_word != self.says:
-            says += f", as in {self.says_word!r}"
-        if self.word != self.says_word:
-            says += f"; {self.word!r} has {self.probability:.1%}, rank {self.rank}"
-        if self.wrong is not None:
-            says += "; {!r} has {:.1%}, rank {}".format(*self.wrong)
-        changes = [
-            change.text.strip() + ("" if self.wrong else f" ({change.word.strip()})")
-            for change in self.changes
-        ]
-        if len(changes) > SHOWN:
-            changes = [*changes[:SHOWN], f"{len(changes) - SHOWN} more"]
-        drawn = "tokens drawn at random, " if self.at_random else ""
-        put = f"in place of {self.place.text.strip()!r} come {drawn}{listed(changes, 'and')}"
-        if self.wrong is not None:
-            put += f", after which {self.wrong.word!r} is likelier than {self.word!r}"
-        first = sorted(self.places, key=lambda place: -place.falls)[:3]
-        falls = [f"{(x.text.strip() or x.text)!r} ({x.falls:.1f})" for x in first if x.falls > 0]
-        if len(self.places) == 1 or not falls:
-            return [f"{says}.", f"{put[0].upper()}{put[1:]}."]
-        return [f"{says}.", f"That depends on {listed(falls, 'and')}, in nats; {put}."]
 
 
 @torch.no_grad()

@@ -258,8 +258,8 @@ def _estimated(
     model: HookedModel, task: MetricTask, batch: Batch, patch: Patch, alpha: float
 ) -> Estimates:
     """Estimate from the gradients of one run, at one point on the way."""
-    assert batch.counterfactual is not None
-    by_layer = batch.counterfactual
+    assert batch.counterfactual_attention is not None
+    by_layer = batch.counterfactual_attention
     noted: dict[str, dict[int, Tensor]] = {"pattern": {}, "v": {}}
     added: dict[int, Tensor] = {}
 

@@ -232,7 +232,7 @@ def score_circuit(
     """
     Circuit.check(circuit)
     check_type(batch, Batch, "batch")
-    if circuit.is_patched and batch.counterfactual is None:
+    if circuit.is_patched and batch.counterfactual_attention is None:
         batch = with_counterfactual(model, batch, task.counterfactual(batch, seed=0))
     scorer = Scorer(model, task, batch)
     intact = scorer.base_losses.mean(dim=1)

@@ -2,36 +2,36 @@
 
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import is_dataclass, replace
+from dataclasses import is_dataclass
 from itertools import groupby
 from typing import Any
 
 from retrieval_interp.circuits.circuit import HeadPath
-from retrieval_interp.circuits.counterfactual.explanation import LEVEL_HEADER, Explanation
-from retrieval_interp.circuits.counterfactual.question import Place, PromptQuestion
+from retrieval_interp.circuits.counterfactual.explanation import Explanation
+from retrieval_interp.circuits.counterfactual.question import PromptQuestion
 from retrieval_interp.circuits.counterfactual.units import Unit
 from retrieval_interp.circuits.hooks import HookedModel, is_causal
 from retrieval_interp.tasks import Batch, Task
 from retrieval_interp.tasks.words.text_task import AnswerTask, token_ids
 from retrieval_interp.views.attention import checked, patterns_on, position_labels, thousandths
 from retrieval_interp.views.page import View, record_rows, render
-from retrieval_interp.views.tables import wrapped
 from retrieval_interp.views.why_drawing import draw_units
+from retrieval_interp.views.why_text import (
+    LEVEL_HEADER,
+    finding,
+    level_rows,
+    needs_text,
+    question_text,
+    unit_text,
+    why_text,
+)
 
 _FIRST = 8  # units that are drawn at first
 
 
-def why_text(explanation: Explanation, width: int | None = None) -> str:
-    """The finding, its levels and what each unit does."""
-    finding = explanation.finding
-    others = repr(explanation).split("\n")[len(finding) :]
-    lines = [*wrapped("\n".join(finding), width), *wrapped("\n".join(others), width, 2)]
-    return "\n".join(lines)
-
-
 def why_to_dict(explanation: Explanation) -> dict[str, Any]:
     """All numbers as JSON data, under the names that they have in `Explanation`."""
-    names, others = explanation.task.role_names, ("task", "batch", "other", "circuit")
+    names, others = explanation.task.role_names, ("task", "batch", "counterfactual", "circuit")
     numbers = {key: _plain(x, names) for key, x in vars(explanation).items() if key not in others}
     about: dict[str, Any] = {"schema": "retrieval-interp/why/1"}
     about |= {"task": explanation.task.to_dict(), "description": explanation.task.description}
@@ -69,8 +69,12 @@ def why_view(
         record: how it was made.
     """
     checked([example], len(explanation.batch), "example")
-    some, other = explanation.batch[[example]], explanation.other[[example]]
-    names, there, question = explanation.task.role_names, some.counterfactual, explanation.question
+    some, other = explanation.batch[[example]], explanation.counterfactual[[example]]
+    names, there, question = (
+        explanation.task.role_names,
+        some.counterfactual_attention,
+        explanation.question,
+    )
     assert there is not None
     here = patterns_on(model, some)
     patterns = {
@@ -87,14 +91,16 @@ def why_view(
         "why.html",
         name=f"why-{uuid.uuid4().hex[:12]}",
         explanation=explanation,
-        summary=replace(explanation, question=None).finding,
+        summary=finding(explanation),
+        asked=question_text(question) if question else [],
+        needs=needs_text(explanation),
         strip=question_tokens(question, model.tokenizer) if question else [],
         prompts=[
             prompt_text(explanation.task, model, *two) for two in ((some, other), (other, some))
         ],
         drawings=[draw_units(explanation, scores) for scores in parts if scores],
-        level_header=LEVEL_HEADER,
-        rows=[(explanation.sentence(score), f"{score.stability:.0%}") for score in units],
+        levels=(LEVEL_HEADER, level_rows(explanation)),
+        rows=[(unit_text(explanation, score), f"{score.stability:.0%}") for score in units],
         keys=[(score.path or score.unit).text(names) for score in units],
         record=record_rows(record or {}),
         data={
@@ -109,21 +115,16 @@ def why_view(
     return View(title, html, why_text(explanation), explanation)
 
 
-def covered(place: Place) -> range:
-    """The tokens of a place."""
-    return range(place.start, place.stop)
-
-
 def question_tokens(question: PromptQuestion, tokenizer: Any) -> list[dict[str, Any]]:
     """A prompt's tokens, and how much depends on those that were tried, as a share of the most."""
     most = max(place.falls for place in question.places)
-    places = {number: place for place in question.places for number in covered(place)}
+    places = {number: place for place in question.places for number in place.span}
     return [
         {
             "text": tokenizer.decode([token]),
             "place": places.get(number),
             "share": max(0.0, places[number].falls / most) if number in places and most > 0 else 0,
-            "asked": number in covered(question.place),
+            "asked": number in question.place.span,
         }
         for number, token in enumerate(token_ids(tokenizer, question.prompt))
     ]
