@@ -69,14 +69,10 @@ def why_view(
         record: how it was made.
     """
     checked([example], len(explanation.batch), "example")
-    some, other = explanation.batch[[example]], explanation.counterfactual[[example]]
-    names, there, question = (
-        explanation.task.role_names,
-        some.counterfactual_attention,
-        explanation.question,
-    )
+    prompt, counterfactual = explanation.batch[[example]], explanation.counterfactual[[example]]
+    task, question, there = explanation.task, explanation.question, prompt.counterfactual_attention
     assert there is not None
-    here = patterns_on(model, some)
+    here = patterns_on(model, prompt)
     patterns = {
         str(head): [
             thousandths(here[head.layer][0, head.head]),
@@ -96,22 +92,21 @@ def why_view(
         needs=needs_text(explanation),
         strip=question_tokens(question, model.tokenizer) if question else [],
         prompts=[
-            prompt_text(explanation.task, model, *two) for two in ((some, other), (other, some))
+            prompt_text(task, model, prompt, counterfactual),
+            prompt_text(task, model, counterfactual, prompt),
         ],
         drawings=[draw_units(explanation, scores) for scores in parts if scores],
         levels=(LEVEL_HEADER, level_rows(explanation)),
         rows=[(unit_text(explanation, score), f"{score.stability:.0%}") for score in units],
-        keys=[(score.path or score.unit).text(names) for score in units],
+        keys=[(score.path or score.unit).text(task.role_names) for score in units],
         record=record_rows(record or {}),
         data={
-            "tokens": position_labels(model, explanation.task, some, 0),
+            "tokens": position_labels(model, task, prompt, 0),
             "heads": patterns,
-            "causal": is_causal(model, some),
+            "causal": is_causal(model, prompt),
         },
     )
-    title = (
-        f"Why {question.word.strip()!r}?" if question else f"Why? {explanation.task.description}"
-    )
+    title = f"Why {question.word.strip()!r}?" if question else f"Why? {task.description}"
     return View(title, html, why_text(explanation), explanation)
 
 
