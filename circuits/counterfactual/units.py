@@ -102,11 +102,10 @@ def halving(
     """
     circuit = keeping(empty, heads, [kept for kept in units if kept != unit])
     mechanism = circuit[unit.head]
-    roles = tuple(role for role in (unit.dest, unit.src) if role is not None)
-    halved: Mechanism = Counterfactual(patch=patch)
-    if roles and isinstance(mechanism, Counterfactual):
-        halved = replace(mechanism, tried=roles, tried_patch=patch)
-    return circuit.replace(unit.head, halved)
+    if unit.dest is None or not isinstance(mechanism, Counterfactual):
+        return circuit.replace(unit.head, Counterfactual(patch=patch))
+    paths, rows, _ = _by_head([unit])[unit.head]
+    return circuit.replace(unit.head, replace(mechanism, halved=(paths, rows, patch)))
 
 
 def _by_head(units: Iterable[Unit]) -> dict[Head, tuple[Paths, tuple[int, ...], bool]]:
@@ -339,10 +338,7 @@ def _patched_layer(here: Attended, there: Attended, patch: Patch) -> Tensor:
 
 
 def _levels(added: Float[Tensor, "split batch head dest src"], batch: Batch) -> list[Tensor]:
-    """Sum contributions over heads, rows and paths, [split batch head ...].
-
-    Paths join roles of any two chains, as in `patching.places_of`.
-    """
+    """Sum contributions over heads, rows and paths of any two chains, [split batch head ...]."""
     added = added.nan_to_num()  # rows of padding may be NaN
     standing = role_places(batch.roles, added.shape[-1]).to(added)
     rows = torch.einsum("xbhds,bid->xbhi", added, standing)
