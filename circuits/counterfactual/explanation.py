@@ -11,7 +11,7 @@ import math
 import random
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import torch
@@ -171,6 +171,7 @@ def explain(
         for name, units in search.levels.items()
     )
     units = levels[-1].units if levels else ()
+    recovery.deadline = search.deadline
     measurer = UnitMeasurer(search, recovery, units, decided, progress)
     missing = [search.missing] if search.missing else []
     try:
@@ -218,26 +219,21 @@ def _on_counterfactual(
     return task.metric(outputs.float(), prompts)
 
 
+@dataclass
 class UnitMeasurer:
     """Measures the units of a search's last level, as far as the time allows.
 
     Every step raises OutOfTime after the search's deadline, and keeps what it has measured.
     """
 
-    def __init__(
-        self,
-        search: KeepSearch,
-        recovery: Recovery,
-        units: Sequence[Unit],
-        decided: Batch,
-        progress: Progress,
-    ):
-        self.search, self.recovery, self.units = search, recovery, units
-        self.decided, self.progress = decided, progress  # decided: the examples of the search
-        self.scores: dict[Unit, UnitScore] = {}
-        self.control: list[float] = []  # what random sets recover
-        self.needed: list[Needed] = []
-        recovery.deadline = search.deadline
+    search: KeepSearch
+    recovery: Recovery
+    units: Sequence[Unit]
+    decided: Batch  # the examples of the search
+    progress: Progress
+    scores: dict[Unit, UnitScore] = field(default_factory=dict)
+    control: list[float] = field(default_factory=list)  # what random sets recover
+    needed: list[Needed] = field(default_factory=list)
 
     @cached_property
     def attention(self) -> tuple[Tensor, Tensor]:

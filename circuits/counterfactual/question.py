@@ -24,16 +24,16 @@ from typing import Any, NamedTuple
 
 import torch
 
-from retrieval_interp.circuits.counterfactual.prompt_runs import CHANGES, PromptRuns, Turned
+from retrieval_interp.circuits.counterfactual.prompt_runs import MOST_CHANGES, PromptRuns, Turned
 from retrieval_interp.circuits.hooks import HookedModel
 from retrieval_interp.circuits.losses import Progress, no_progress
 from retrieval_interp.tasks import InputError
 from retrieval_interp.tasks.words.given_texts import Pair, PairsTask, SpelledTask
 
-NEAREST = 6  # tokens of the kind to which the answer is compared in a fall
-ENOUGH = 4  # random tokens are tried if fewer changes fit; also of different answers
-NEXT = 3  # words at most of which many changes are tried, if their fall is at least ...
-NEARLY = 0.5  # ... this share of the largest
+_COMPARED_TOKENS = 6  # tokens of the kind to which the answer is compared in a fall
+_ENOUGH_CHANGES = 4  # random tokens are tried if fewer changes fit; also of different answers
+_MOST_WORDS = 3  # words at most of which many changes are tried, if their fall is at least ...
+_LEAST_FALL = 0.5  # ... this share of the largest
 
 
 class Change(NamedTuple):
@@ -208,7 +208,7 @@ def _places_with_falls(runs: PromptRuns, spans: Iterable[range], answers: _Answe
     places = list[Place]()
     for span in spans:
         if not places or monotonic() < runs.until:
-            falls = runs.falls(span, answers.right[0], answers.kind[:NEAREST])
+            falls = runs.falls(span, answers.right[0], answers.kind[:_COMPARED_TOKENS])
             places.append(Place(span.start, span.stop, runs.text(runs.ids, span), falls))
     return places
 
@@ -222,19 +222,19 @@ def _place_that_turns(
     """
     right, kind = answers.right[0], answers.kind
     first, *others = sorted(places, key=lambda place: -place.falls)
-    enough = min(first.falls, NEARLY * first.falls)  # it may be negative
+    enough = min(first.falls, _LEAST_FALL * first.falls)  # it may be negative
     near_first = [first, *(place for place in others if place.falls >= enough)]
     tried = list[_Tried]()
-    for place in near_first[:NEXT]:
+    for place in near_first[:_MOST_WORDS]:
         if not tried or monotonic() < runs.until:
             tried.append(_Tried(place, runs.changes(place.span, right, kind)))
 
     def enough_fit(trial: _Tried) -> tuple[int, int]:
         different = {change.wrong for change in trial.turned}
-        return min(len(different), ENOUGH), min(len(trial.turned), CHANGES // 2)
+        return min(len(different), _ENOUGH_CHANGES), min(len(trial.turned), MOST_CHANGES // 2)
 
     best = max(tried, key=enough_fit)
-    if len(best.turned) < ENOUGH:
+    if len(best.turned) < _ENOUGH_CHANGES:
         draw = random.Random(seed)
         drawn = runs.changes(first.span, right, kind, draw)
         if len(drawn) > len(best.turned):

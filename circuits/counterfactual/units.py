@@ -38,9 +38,11 @@ LEVELS = ("heads", "rows", "paths")  # of units, from coarse to fine
 LOGITS = "logit difference"
 PROBABILITY = "log probability"
 METRICS = {"log_probabilities": PROBABILITY, "logit_differences": LOGITS}  # by method of a task
-GRAPH = 500_000_000  # numbers that a backward pass may keep
-_REDRAWN = 200  # bootstrap samples of prompts, which tell how stable a ranking is
-_NAMED = 1 / 3  # a path stands for its head or row if its estimate is at least this share of it
+_BACKWARD_NUMBERS = 500_000_000  # numbers that a backward pass may keep
+_BOOTSTRAPS = 200  # bootstrap samples of prompts, which tell how stable a ranking is
+_MAIN_PATH_SHARE = (
+    1 / 3
+)  # a path stands for its head or row if its estimate is at least this share of it
 Metric = Callable[[Outputs, Batch], Float[Tensor, " batch"]]
 Paths = tuple[RolePath, ...]
 
@@ -192,11 +194,11 @@ class Estimates(NamedTuple):
         """Return how often, in bootstrap samples, each of n units is in the top n."""
         draw, n_examples = random.Random(0), self.heads.shape[1]
         times, counts = Counter[Unit](), Counter(unit.level for unit in units)
-        for _ in range(_REDRAWN):
+        for _ in range(_BOOTSTRAPS):
             prompts = draw.choices(range(n_examples), k=n_examples)
             for level, count in counts.items():
                 times.update(self.units(level, prompts)[:count])
-        return {unit: times[unit] / _REDRAWN for unit in units}
+        return {unit: times[unit] / _BOOTSTRAPS for unit in units}
 
     def main_path(self, unit: Unit, allowed: Sequence[RolePath]) -> HeadPath | None:
         """Return a unit's path; of a head or row its largest, if a third of it or more."""
@@ -205,7 +207,7 @@ class Estimates(NamedTuple):
         paths = [path for path in allowed if unit.dest in (None, path.dest)]
         sizes = {path: abs(self.of(Unit(unit.head, *path))) for path in paths}
         best = max(paths, key=sizes.__getitem__, default=None)
-        if best is None or sizes[best] < _NAMED * abs(self.of(unit)):
+        if best is None or sizes[best] < _MAIN_PATH_SHARE * abs(self.of(unit)):
             return None
         return HeadPath(unit.head, best)
 
@@ -249,7 +251,8 @@ def prompts_at_once(model: HookedModel, batch: Batch) -> int:
     """Return how many prompts a backward pass has room for; all if hooks are set."""
     cfg, positions = model.cfg, batch.inputs.shape[1]
     numbers = cfg.n_layers * positions * (16 * cfg.d_model + 2 * cfg.n_heads * positions)
-    return len(batch) if has_hooks(model) else max(1, min(len(batch), int(GRAPH // numbers)))
+    room = len(batch) if has_hooks(model) else int(_BACKWARD_NUMBERS // numbers)
+    return max(1, min(len(batch), room))
 
 
 @torch.enable_grad()
