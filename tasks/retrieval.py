@@ -176,7 +176,10 @@ class VectorTask(_Symbols, TrainingTask):
     def arrange(
         self, symbols: Float[Tensor, "batch symbol dim"], places: Int[Tensor, "batch line"]
     ) -> Batch:
-        """Put the last node's table first, and the queries last, in the order of the chains."""
+        """Put symbols, given chain by chain, into the lines of their tables, at these places.
+
+        The last node's table comes first, and the queries last, in the order of the chains.
+        """
         queries = torch.arange(self.chains, device=places.device).expand(len(places), -1)
         by_table = places.split([self._counts[node] for node in self.graph.retrieved], dim=1)
         parts, starts, begin = list[Tensor](), list[Tensor](), 0
@@ -191,24 +194,17 @@ class VectorTask(_Symbols, TrainingTask):
             starts[-1 - statement] + self._tables[-1 - statement].nodes.index(node)
             for node, statement in self.graph.roles
         ]
-        return self._batch(symbols, torch.cat(parts, dim=1), torch.stack(roles, dim=-1))
-
-    def _batch(
-        self,
-        symbols: Float[Tensor, "batch symbol dim"],
-        tokens: Float[Tensor, "batch pos dim"],
-        roles: Int[Tensor, "batch chain role"],
-    ) -> Batch:
-        """Make a batch of tokens: add position encodings and targets."""
         counts = torch.arange(self.n_positions)
         if self.position == "pair":
             counts = torch.tensor([n for n, line in enumerate(self._lines) for _ in line])
         encoding = rotary_encoding(self.n_positions, self.dim, self.base)[counts].to(symbols)
         by_chain = symbols[:, : self.chains * len(self.graph.nodes)].unflatten(1, (self.chains, -1))
         return Batch(
-            inputs=torch.cat([tokens, encoding.expand(len(tokens), -1, -1)], dim=-1),
+            inputs=torch.cat(
+                [torch.cat(parts, dim=1), encoding.expand(len(symbols), -1, -1)], dim=-1
+            ),
             targets=by_chain[:, :, list(self.asked_nodes)].flatten(2),  # [batch chain (symbol dim)]
-            roles=roles,
+            roles=torch.stack(roles, dim=-1),
         )
 
     def example_losses(self, outputs: Outputs, batch: Batch) -> Float[Tensor, "batch target"]:

@@ -288,9 +288,15 @@ class UnitMeasurer:
         """Measure what random sets of as many heads, rows and paths recover."""
         recovery = self.recovery.early or self.recovery
         recovery.deadline = self.search.deadline
-        random_sets = self._random_sets(count, random.Random(seed))
-        for units in self.progress(random_sets, "random sets"):
-            self.control.append(recovery.kept(units).share)
+        draw, counts = random.Random(seed), Counter(unit.level for unit in self.units)
+        for _ in self.progress(range(count if self.units else 0), "random sets"):
+            chosen = list[Unit]()
+            for length, level in enumerate(LEVELS):
+                places = [sorted({path[:length] for path in paths}) for paths in self.search.paths]
+                heads = self.recovery.heads
+                every = [Unit(head, *place) for head in heads for place in places[head.layer]]
+                chosen += draw.sample(every, min(counts[level], len(every)))
+            self.control.append(recovery.kept(chosen).share)
 
     def find_needed(self) -> None:
         """Find in which heads the intact model needs the paths of the most important units.
@@ -324,15 +330,13 @@ class UnitMeasurer:
 
     def _common_name(self, path: HeadPath) -> str:
         """Name a path's head (induction head, ...) if it attends so on text, too."""
-        task, row = self.search.task.task, self.attention[0][path.head][path.path.dest]
+        model, task = self.search.model, self.search.task.task
         kind = head_name(path.path, task, self.recovery.batch)
-        tokenizer = getattr(task, "tokenizer", None)
-        if kind == MOVER and int(row.argmax()) != path.path.src:
+        attention, tokenizer = self.attention[0][path.head], getattr(task, "tokenizer", None)
+        if kind == MOVER and int(attention[path.path.dest].argmax()) != path.path.src:
             return ""
-        model = self.search.model
-        if tokenizer is not None and not is_so_on_text(kind, path.head, model, tokenizer):
-            return ""
-        return kind
+        on_text = tokenizer is None or is_so_on_text(kind, path.head, model, tokenizer)
+        return kind if on_text else ""
 
     def _halved(self, unit: Unit, patch: Patch) -> Share | None:
         """Return what units recover if one of them has its attention or values patched."""
@@ -342,18 +346,6 @@ class UnitMeasurer:
         circuit = halving(recovery.empty, recovery.heads, self.units, unit, patch)
         return recovery.share(recovery.metric(circuit))
 
-    def _random_sets(self, count: int, draw: random.Random) -> Iterator[list[Unit]]:
-        """Draw random sets of as many heads, rows and paths as there are units."""
-        counts = Counter(unit.level for unit in self.units)
-        for _ in range(count if self.units else 0):
-            chosen = list[Unit]()
-            for length, level in enumerate(LEVELS):
-                places = [sorted({path[:length] for path in paths}) for paths in self.search.paths]
-                heads = self.recovery.heads
-                every = [Unit(head, *place) for head in heads for place in places[head.layer]]
-                chosen += draw.sample(every, min(counts[level], len(every)))
-            yield chosen
-
     def _needed(self, path: RolePath, recoveries: Sequence[Recovery]) -> Iterator[Needed]:
         """Find the smallest sets of heads in one of which the intact model needs this path.
 
@@ -361,14 +353,14 @@ class UnitMeasurer:
         """
         assert self.search.estimates is not None
         estimates, deciding, keep = self.search.estimates, recoveries[0], self.search.keep
-        here, there = self.attention
+        change = self.attention[0] - self.attention[1]
         heads = [head for head in deciding.heads if path in self.search.paths[head.layer]]
         # Where attention is saturated, the gradient by it vanishes: so its change counts as well.
         units = [
             unit
             for unit in (Unit(head, *path) for head in heads)
             if abs(estimates.of(unit)) >= _LEAST_ESTIMATE * deciding.gap
-            or abs(float((here - there)[unit.head][path])) >= _LEAST_MOVE
+            or abs(float(change[unit.head][path])) >= _LEAST_MOVE
         ]
         units = sorted(units, key=estimates.of, reverse=True)[:_HEADS_PER_NEEDED_PATH]
         if not units or deciding.needs(units, keep) is not True:
