@@ -90,8 +90,7 @@ def losing(empty: Circuit, units: Iterable[Unit], patch: Patch = "z") -> Circuit
     """Return the circuit that patches units and keeps all others (noising)."""
     mechanisms: dict[Head, Mechanism] = {}
     for head, (paths, rows, whole) in _by_head(units).items():
-        lost = Counterfactual(patch=patch) if whole else Patched(paths, rows, patch)
-        mechanisms[head] = lost
+        mechanisms[head] = Counterfactual((), (), patch) if whole else Patched(paths, rows, patch)
     return replace(empty, mechanisms=mechanisms)
 
 

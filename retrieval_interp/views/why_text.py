@@ -25,7 +25,7 @@ _SHARE_OF_MLPS = 0.8  # MLPs are named until they make this share of what all ML
 
 
 def why_text(explanation: Explanation, width: int | None = None) -> str:
-    """The finding, its levels and what each unit does, in lines of at most `width` characters."""
+    """Write the finding, its levels and what units do, in lines of at most `width` characters."""
     lines: list[str] = []
     if explanation.levels:
         rows = [LEVEL_HEADER, *level_rows(explanation)]
@@ -68,7 +68,7 @@ def _weak_effect(explanation: Explanation) -> list[str]:
 
 
 def question_text(question: PromptQuestion) -> list[str]:
-    """What the model says, which words that depends on, and what is changed."""
+    """Say what the model says, which words that depends on, and what is changed."""
     says = f"The model says {question.says!r} ({question.says_probability:.0%})"
     if question.says_word != question.says:
         says += f", as in {question.says_word!r}"
@@ -148,7 +148,7 @@ def _complement(explanation: Explanation) -> str:
 
 
 def level_rows(explanation: Explanation) -> list[tuple[str, str, str, str]]:
-    """For each level: units kept, and what they and all others recover."""
+    """List the levels, with the units kept and what they and all others recover."""
     return [
         (
             level.name,
