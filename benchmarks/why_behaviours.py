@@ -11,6 +11,7 @@ that only embeddings and MLPs differ. `pages` gets the page of each first seed.
 import argparse
 import resource
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import combinations, product
 from pathlib import Path
 from typing import Any
@@ -64,7 +65,7 @@ def ends(model: Any, task: MetricTask, why: ri.Explanation) -> dict[str, float]:
         names[patch]: float(Recovery(model, task, why.batch, patch).nothing.mean())
         for patch in PATCHES
     }
-    asked = ri.Batch(why.other.inputs, why.batch.targets, why.batch.roles, why.other.attention_mask)
+    asked = replace(why.counterfactual, targets=why.batch.targets, roles=why.batch.roles)
     tokens = Recovery(model, task, ri.with_counterfactual(model, asked, why.batch))
     return {**left, "tokens": float(tokens.nothing.mean())}
 

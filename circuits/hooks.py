@@ -472,7 +472,7 @@ def with_counterfactual(model: HookedModel, batch: Batch, other: Batch) -> Batch
         )
     parts = [attended(model, part) for part in parts_of(model, other)]
     layers = (Attended(*map(torch.cat, zip(*of_layer))) for of_layer in zip(*parts))
-    return replace(batch, counterfactual=tuple(layers))
+    return replace(batch, counterfactual_attention=tuple(layers))
 
 
 @torch.no_grad()

@@ -173,7 +173,7 @@ class Scorer:
         circuit.check_roles(self.task)
         for head, mechanism in circuit.mechanisms.items():
             self.positions[head.layer].check(mechanism.paths, f"{head}: ", circuit.role_names)
-        if circuit.is_patched and self.batch.counterfactual is None:
+        if circuit.is_patched and self.batch.counterfactual_attention is None:
             raise InputError("circuit: expected a batch with a counterfactual, found one without")
 
     def _losses(self, outputs: Tensor) -> Float[Tensor, "batch target"]:
@@ -240,7 +240,7 @@ def make_runs(model: HookedModel, batch: Batch, task: Task) -> "Runs":
 
 def _role_runs_are_exact(model: HookedModel, batch: Batch, task: Task) -> bool:
     """Whether role runs support model and batch, and a few outputs agree."""
-    if batch.counterfactual is not None or task.answer_roles != (SCORED_ROLE,):
+    if batch.counterfactual_attention is not None or task.answer_roles != (SCORED_ROLE,):
         return False
     if not RoleRuns.supports(model, batch):
         return False

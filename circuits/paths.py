@@ -2,8 +2,7 @@
 
 A path joins roles of the same chain. `path_sources` says which positions these are, for patterns
 along paths and for attention that is cut or measured. Only where heads are patched from a
-counterfactual prompt, it joins roles of any two chains (`counterfactual.patching.places_of`).
-Nothing here runs a model.
+counterfactual prompt, it joins roles of any two chains (`joined`). Nothing here runs a model.
 """
 
 import re
@@ -164,16 +163,28 @@ def softmax_attention(
 
 
 def joined(
-    paths: Iterable[RolePath], roles: Places, size: int, rows: Iterable[int] = ()
+    paths: Iterable[RolePath],
+    roles: Places,
+    size: int,
+    rows: Iterable[int] = (),
+    any_chains: bool = False,
 ) -> Bool[Tensor, "batch dest src"]:
-    """Return which positions the paths join, and the whole rows of some roles."""
+    """Return which positions the paths join, and the whole rows of some roles.
+
+    With `any_chains` a path joins role `dest` of any chain with role `src` of any chain. So where
+    every position has a role, all paths of a row together make the whole row, and keeping a row can
+    be narrowed to keeping some of its paths.
+    """
+    standing = role_places(roles, size)
     count = torch.zeros(len(roles), size, size, dtype=torch.int32, device=roles.device)
     for path in paths:
-        sources = path_sources(path, roles, size)
-        count.index_put_(rows_of(path.dest, roles), sources.int(), accumulate=True)
+        if any_chains:
+            count += standing[:, path.dest, :, None] & standing[:, path.src, None, :]
+        else:
+            sources = path_sources(path, roles, size)
+            count.index_put_(rows_of(path.dest, roles), sources.int(), accumulate=True)
     for row in rows:
-        present = (roles[:, :, row] >= 0).int()[..., None].expand(-1, -1, size)
-        count.index_put_(rows_of(row, roles), present, accumulate=True)
+        count += standing[:, row, :, None]
     return count > 0
 
 

@@ -14,6 +14,7 @@ import retrieval_interp as ri
 from retrieval_interp.circuits.counterfactual.units import MetricTask, Unit, estimate_units
 from retrieval_interp.circuits.hooks import with_counterfactual
 from retrieval_interp.storage.models_by_name import load_model
+from retrieval_interp.views.why_text import finding
 
 PAPER = {  # its 26 heads, by what it calls them
     "name mover": "L9.H6 L9.H9 L10.H0",
@@ -51,11 +52,11 @@ def main(name="hf:gpt2", examples=32):
     ranked = sorted(heads, key=lambda head: -scores[head])
     try:
         why = ri.why(model, task, examples=examples, upto="heads", progress=ri.progress_bar)
-        finding, found = why.finding, {score.unit.head for score in why.units}
+        summary, found = finding(why), {score.unit.head for score in why.units}
     except ri.InputError as nothing:  # to recover, in a model that has learned nothing
-        finding, found = [str(nothing)], set()
+        summary, found = [str(nothing)], set()
 
-    print("\n".join(finding))
+    print("\n".join(summary))
     print("\nheads of the paper, with their rank by what they are estimated to do; * found")
     for kind, names in PAPER.items():
         of_kind = [ri.Head.parse(word) for word in names.split()]

@@ -169,28 +169,42 @@ class VectorTask(_Symbols, TrainingTask):
         places = torch.argsort(words[:, n_numbers:] + (first << 32), dim=-1, stable=True) - first
         return self.arrange(symbols, places)
 
+    @cached_property
+    def _tables(self) -> list[Table]:
+        return lay_out(self.graph, self.chains, self.tables)
+
     def arrange(
         self, symbols: Float[Tensor, "batch symbol dim"], places: Int[Tensor, "batch line"]
     ) -> Batch:
-        """Put symbols, given chain by chain, into the lines of their tables, at these places."""
-        raise NotImplementedError
+        """Put symbols, given chain by chain, into the lines of their tables, at these places.
 
-    def _batch(
-        self,
-        symbols: Float[Tensor, "batch symbol dim"],
-        tokens: Float[Tensor, "batch pos dim"],
-        roles: Int[Tensor, "batch chain role"],
-    ) -> Batch:
-        """Make a batch of tokens: add position encodings and targets."""
+        The last node's table comes first, and the queries last, in the order of the chains.
+        """
+        queries = torch.arange(self.chains, device=places.device).expand(len(places), -1)
+        by_table = places.split([self._counts[node] for node in self.graph.retrieved], dim=1)
+        parts, starts, begin = list[Tensor](), list[Tensor](), 0
+        for table, place in zip(self._tables, (*by_table[::-1], queries)):
+            lines = symbols[:, torch.tensor(table.lines, device=places.device)]
+            width = len(table.nodes)
+            order = place[..., None, None].expand_as(lines)
+            parts.append(torch.empty_like(lines).scatter(1, order, lines).flatten(1, 2))
+            starts.append(begin + width * place[:, table.of_chain])  # [batch chain]
+            begin += width * len(table.lines)
+        roles = [
+            starts[-1 - statement] + self._tables[-1 - statement].nodes.index(node)
+            for node, statement in self.graph.roles
+        ]
         counts = torch.arange(self.n_positions)
         if self.position == "pair":
             counts = torch.tensor([n for n, line in enumerate(self._lines) for _ in line])
         encoding = rotary_encoding(self.n_positions, self.dim, self.base)[counts].to(symbols)
         by_chain = symbols[:, : self.chains * len(self.graph.nodes)].unflatten(1, (self.chains, -1))
         return Batch(
-            inputs=torch.cat([tokens, encoding.expand(len(tokens), -1, -1)], dim=-1),
+            inputs=torch.cat(
+                [torch.cat(parts, dim=1), encoding.expand(len(symbols), -1, -1)], dim=-1
+            ),
             targets=by_chain[:, :, list(self.asked_nodes)].flatten(2),  # [batch chain (symbol dim)]
-            roles=roles,
+            roles=torch.stack(roles, dim=-1),
         )
 
     def example_losses(self, outputs: Outputs, batch: Batch) -> Float[Tensor, "batch target"]:
@@ -231,21 +245,6 @@ class RetrievalTask(VectorTask):
             f"retrieval with {chains} of {steps} in {self.dim} dimensions, {self.curriculum_text}"
         )
 
-    def arrange(
-        self, symbols: Float[Tensor, "batch symbol dim"], places: Int[Tensor, "batch line"]
-    ) -> Batch:
-        """Put the pairs D of all chains first, then the pairs D-1, ..., then the queries x_0."""
-        chains, steps, device = self.chains, self.steps, symbols.device
-        before = chains * torch.arange(steps - 1, -1, -1, device=device)[:, None]  # pair 1 last
-        first = 2 * (before + places.unflatten(1, (steps, chains)))  # of pair d of chain c
-        query = 2 * steps * chains + torch.arange(chains, device=device)
-        pairs = torch.stack([first, first + 1], dim=2).flatten(1, 2)  # [batch role chain]
-        roles = torch.cat([query.expand(len(pairs), 1, -1), pairs], dim=1).transpose(1, 2)
-        role = torch.arange(2 * steps + 1, device=device)
-        held = symbols.unflatten(1, (chains, -1))[:, :, role // 2].flatten(1, 2)
-        position = roles.flatten(1)[..., None].expand_as(held)
-        return self._batch(symbols, torch.empty_like(held).scatter(1, position, held), roles)
-
 
 @registered
 @dataclass(frozen=True)
@@ -273,27 +272,3 @@ class ConditionalRetrievalTask(VectorTask):
             f"conditional retrieval with {counted(self.chains, 'chain')} of {self.graph} in "
             f"{self.dim} dimensions, {tables}, {self.curriculum_text}"
         )
-
-    @cached_property
-    def _tables(self) -> list[Table]:
-        return lay_out(self.graph, self.chains, self.tables)
-
-    def arrange(
-        self, symbols: Float[Tensor, "batch symbol dim"], places: Int[Tensor, "batch line"]
-    ) -> Batch:
-        """Put the last node's table first, and the queries last, in the order of the chains."""
-        queries = torch.arange(self.chains, device=places.device).expand(len(places), -1)
-        by_table = places.split([self._counts[node] for node in self.graph.retrieved], dim=1)
-        parts, starts, begin = list[Tensor](), list[Tensor](), 0
-        for table, place in zip(self._tables, (*by_table[::-1], queries)):
-            lines = symbols[:, torch.tensor(table.lines, device=places.device)]
-            width = len(table.nodes)
-            order = place[..., None, None].expand_as(lines)
-            parts.append(torch.empty_like(lines).scatter(1, order, lines).flatten(1, 2))
-            starts.append(begin + width * place[:, table.of_chain])  # [batch chain]
-            begin += width * len(table.lines)
-        roles = [
-            starts[-1 - statement] + self._tables[-1 - statement].nodes.index(node)
-            for node, statement in self.graph.roles
-        ]
-        return self._batch(symbols, torch.cat(parts, dim=1), torch.stack(roles, dim=-1))

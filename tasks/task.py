@@ -1,6 +1,7 @@
 """The interface of tasks: `Task` draws batches and measures losses, `Batch` has the examples.
 
-Last come the names of roles, which a task may give them (`Task.role_names`).
+Behind them come attention on counterfactual prompts (`Attended`), which no task needs to know, and
+the names of roles, which a task may give them (`Task.role_names`).
 """
 
 import re
@@ -24,23 +25,6 @@ _DRAWS, _DRAWN = 16, 512  # of examples that are drawn for counterfactual prompt
 Outputs = Float[Tensor, "batch pos d_out"]  # of a model
 
 
-class Attended(NamedTuple):
-    """The attention of a layer in a run, or of one head (without the axis `head`)."""
-
-    pattern: Float[Tensor, "batch *head dest src"]
-    v: Float[Tensor, "batch src *kv_head d_head"]  # values; query heads may share them
-    z: Float[Tensor, "batch dest *head d_head"]  # what heads write, before W_O
-
-    def of(self, head: int) -> "Attended":
-        """Return one head of a layer."""
-        group = self.z.shape[2] // self.v.shape[2]
-        return Attended(self.pattern[:, head], self.v[:, :, head // group], self.z[:, :, head])
-
-    def map(self, change: Callable[[Tensor], Tensor]) -> "Attended":
-        """Return the same with every tensor changed."""
-        return Attended(*map(change, self))
-
-
 @dataclass(frozen=True)
 class Batch:
     """Examples of a task. The c-th query belongs to chain c."""
@@ -51,7 +35,7 @@ class Batch:
     # True (or 1) at real positions and False at padding; None where all are real.
     attention_mask: Bool[Tensor, "batch pos"] | Int[Tensor, "batch pos"] | None = None
     # The intact model's attention on counterfactual prompts, layer by layer, if needed.
-    counterfactual: tuple[Attended, ...] | None = None
+    counterfactual_attention: tuple["Attended", ...] | None = None
 
     def __post_init__(self) -> None:
         if isinstance(self.attention_mask, Tensor):
@@ -81,18 +65,19 @@ class Batch:
         return self._map(lambda tensor: tensor.to(device))
 
     def _map(self, change: Callable[[Tensor], Tensor]) -> "Batch":
-        mask, layers = self.attention_mask, self.counterfactual
+        mask, layers = self.attention_mask, self.counterfactual_attention
         return Batch(
             inputs=change(self.inputs),
             targets=change(self.targets),
             roles=change(self.roles),
             attention_mask=None if mask is None else change(mask),
-            counterfactual=None if layers is None else tuple(x.map(change) for x in layers),
+            counterfactual_attention=layers and tuple(layer.map(change) for layer in layers),
         )
 
-    def counterfactual_of(self, layer: int, head: int) -> Attended | None:
+    def counterfactual_of(self, layer: int, head: int) -> "Attended | None":
         """Return a head's attention on the counterfactual prompts, if the batch has it."""
-        return None if self.counterfactual is None else self.counterfactual[layer].of(head)
+        layers = self.counterfactual_attention
+        return None if layers is None else layers[layer].of(head)
 
 
 class Task:
@@ -149,31 +134,7 @@ class Task:
         By default each is another example of the batch with the same roles and padding, or, where
         the batch has none, of up to 16 times 512 more examples.
         """
-        draw = torch.Generator().manual_seed(seed)
-        layout, targets = _layout(batch), batch.targets.flatten(1)
-        inputs, unmatched = batch.inputs.clone(), list(range(len(batch)))
-        for draws in range(1 + _DRAWS):
-            pool, missing = batch, []
-            if draws:
-                pool = self.sample(_DRAWN, seed + draws, batch.inputs.device, split="train")
-            others = _layout(pool)
-            for example in unmatched if others.shape[1:] == layout.shape[1:] else ():
-                alike = (others == layout[example]).all(1)
-                alike &= (pool.targets.flatten(1) != targets[example]).any(1)
-                places = alike.nonzero()[:, 0]
-                if len(places):
-                    chosen = places[torch.randint(len(places), (1,), generator=draw)]
-                    inputs[example] = pool.inputs[chosen][0]
-                else:
-                    missing.append(example)
-            if not (unmatched := missing):
-                return replace(batch, inputs=inputs)
-        raise InputError(
-            "counterfactual: expected other examples with the roles at the same positions, the "
-            f"same padding and other targets, found none for {len(unmatched)} of {len(batch)} "
-            f"examples among {_DRAWS * _DRAWN} more; give the task its own "
-            "counterfactual(batch, seed)"
-        )
+        return other_examples(self, batch, seed)
 
     @cached_property
     def loss_meaning(self) -> str:
@@ -213,6 +174,52 @@ class Task:
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON data by which a circuit file identifies its task."""
         return {"name": type(self).__name__}
+
+
+class Attended(NamedTuple):
+    """The attention of a layer in a run, or of one head (without the axis `head`)."""
+
+    pattern: Float[Tensor, "batch *head dest src"]
+    v: Float[Tensor, "batch src *kv_head d_head"]  # values; query heads may share them
+    z: Float[Tensor, "batch dest *head d_head"]  # what heads write, before W_O
+
+    def of(self, head: int) -> "Attended":
+        """Return one head of a layer."""
+        group = self.z.shape[2] // self.v.shape[2]
+        return Attended(self.pattern[:, head], self.v[:, :, head // group], self.z[:, :, head])
+
+    def map(self, change: Callable[[Tensor], Tensor]) -> "Attended":
+        """Return the same with every tensor changed."""
+        return Attended(*map(change, self))
+
+
+def other_examples(task: Task, batch: Batch, seed: int) -> Batch:
+    """Return for each example another one with the same layout and other targets."""
+    draw = torch.Generator().manual_seed(seed)
+    layout, targets = _layout(batch), batch.targets.flatten(1)
+    inputs, unmatched = batch.inputs.clone(), list(range(len(batch)))
+    for draws in range(1 + _DRAWS):
+        pool, missing = batch, []
+        if draws:
+            pool = task.sample(_DRAWN, seed + draws, batch.inputs.device, split="train")
+        others = _layout(pool)
+        for example in unmatched if others.shape[1:] == layout.shape[1:] else ():
+            alike = (others == layout[example]).all(1)
+            alike &= (pool.targets.flatten(1) != targets[example]).any(1)
+            places = alike.nonzero()[:, 0]
+            if len(places):
+                chosen = places[torch.randint(len(places), (1,), generator=draw)]
+                inputs[example] = pool.inputs[chosen][0]
+            else:
+                missing.append(example)
+        if not (unmatched := missing):
+            return replace(batch, inputs=inputs)
+    raise InputError(
+        "counterfactual: expected other examples with the roles at the same positions, the "
+        f"same padding and other targets, found none for {len(unmatched)} of {len(batch)} "
+        f"examples among {_DRAWS * _DRAWN} more; give the task its own "
+        "counterfactual(batch, seed)"
+    )
 
 
 def _layout(batch: Batch) -> Int[Tensor, "batch place"]:

@@ -207,7 +207,7 @@ def test_estimates_of_a_few_prompts_at_a_time_are_the_same(model, monkeypatch):
     metric, batch, _ = asked(model, 5)
     whole, cfg = estimate_units(model, metric, batch), model.cfg
     room = 2.5 * cfg.n_layers * 9 * (16 * cfg.d_model + 2 * cfg.n_heads * 9)
-    monkeypatch.setattr("retrieval_interp.circuits.counterfactual.units.GRAPH", room)
+    monkeypatch.setattr("retrieval_interp.circuits.counterfactual.units._BACKWARD_NUMBERS", room)
     assert prompts_at_once(model, batch) == 2
     for level, of_parts in zip(whole, estimate_units(model, metric, batch)):
         torch.testing.assert_close(level, of_parts, atol=1e-5, rtol=1e-4)

@@ -11,6 +11,7 @@ from retrieval_interp.circuits.counterfactual.keep_search import Recovery
 from retrieval_interp.circuits.counterfactual.prompt_runs import PromptRuns
 from retrieval_interp.circuits.counterfactual.question import ask
 from retrieval_interp.circuits.counterfactual.units import MetricTask
+from retrieval_interp.views.why_text import question_text
 from tests.oracles import FAMILIES, SENTENCE, giving, pairs, sentence_tokenizer, untrained_bridge
 
 
@@ -52,7 +53,7 @@ def test_it_is_said_what_the_answer_depends_on(sentence):
     assert all(weight.grad is None for weight in sentence.model.parameters())
     strongest = max(question.places, key=lambda place: place.falls)
     said = f"That depends on {strongest.text.strip()!r} ({strongest.falls:.1f})"
-    assert said in question.sentences[1]
+    assert said in question_text(question)[1]
     # Of a named place as much is said as before.
     first = question.places[0]
     again = ask(sentence.model, SENTENCE, sentence.answer, place=first.text)
@@ -101,9 +102,9 @@ def test_a_wrong_answer_that_is_given_leads(sentence):
     token = sentence.tokens(f"{SENTENCE}{given.wrong.word}")[len(sentence.ids)]
     assert given.wrong.probability == pytest.approx(float(before.softmax(0)[token]), rel=1e-3)
     assert given.wrong.rank == int((before >= before[token]).sum())
-    assert f"rank {given.wrong.rank}" in given.sentences[0]
+    assert f"rank {given.wrong.rank}" in question_text(given)[0]
     likelier = f"after which {given.wrong.word!r} is likelier than {sentence.answer!r}."
-    assert likelier in given.sentences[1]
+    assert likelier in question_text(given)[1]
 
 
 def test_what_both_answers_begin_with_goes_behind_the_prompt(sentence):

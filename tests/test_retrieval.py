@@ -125,7 +125,6 @@ def ids(task):
     return f"{task.graph.nodes[-1].name}-{task.tables}"
 
 
-@pytest.mark.parametrize("tables", ["full", "chains"])
 @pytest.mark.parametrize(
     "options",
     [
@@ -134,10 +133,10 @@ def ids(task):
         {"chains": 2, "steps": 27, "dim": 2, "tokens": "unit", "base": 10.0},
     ],
 )
-def test_on_a_path_it_is_the_retrieval_task(options, tables):
+def test_with_full_tables_on_a_path_it_is_the_retrieval_task(options):
     linear = ri.RetrievalTask(**options)
     options = {name: value for name, value in options.items() if name != "steps"}
-    task = ri.ConditionalRetrievalTask(graph=path_graph(linear.steps), tables=tables, **options)
+    task = ri.ConditionalRetrievalTask(graph=path_graph(linear.steps), **options)
     for split in ("train", "test"):
         ours, theirs = (t.sample(7, seed=3, split=split, start=5) for t in (task, linear))
         for name in ("inputs", "targets", "roles"):

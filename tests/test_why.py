@@ -20,6 +20,7 @@ from retrieval_interp.circuits.flow import causal_depth
 from retrieval_interp.circuits.head_kinds import head_name, is_so_on_text
 from retrieval_interp.circuits.losses import Scorer
 from retrieval_interp.explorer.state import Exploring
+from retrieval_interp.views.why_text import finding, needs_text
 from tests.built_by_hand import LastMark
 from tests.oracles import SENTENCE, by_hand, giving, pairs, random_heads, untrained_bridge
 
@@ -111,7 +112,7 @@ def test_heads_that_stand_in_for_each_other_are_told():
     assert sorted(sorted(f"{path}" for path in paths) for paths in several) == [
         [f"L0.H{one} s0<-s1", f"L0.H{two} s0<-s1"] for one, two in ((0, 1), (0, 2), (1, 2))
     ]
-    assert any("L1.H0 s0<-s2" in needed for needed in found.needs)
+    assert "L1.H0 s0<-s2" in needs_text(found)
 
 
 def test_heads_that_look_at_the_answer_are_named():
@@ -160,7 +161,7 @@ def test_a_row_that_looks_where_no_role_is_stays_a_row(small):
     found = ri.why(small.model, Unnamed(), controls=2)
     rows = ["L2.H0 query", "L4.H0 query"]
     assert sorted(unit.text(["query"]) for unit in found.levels[-1].units) == rows
-    assert "recovered by 2 rows of 2 heads" in " ".join(found.finding)
+    assert "recovered by 2 rows of 2 heads" in str(found)
     assert "L4.H0: query looks at places without a name, a whole row. Without" in str(found)
     page = ri.why_view(found, small.model)  # where a row shows its head
     assert sorted(re.findall(r'<tr data-path="([^"]*)"', page.html)) == rows
@@ -170,7 +171,7 @@ def test_a_row_that_looks_where_no_role_is_stays_a_row(small):
 def test_the_workbench_shows_the_same():
     view = ri.open("small", examples=16).why(controls=2, upto="heads")
     assert [unit.text() for unit in view.data.levels[-1].units] == ["L2.H0", "L4.H0"]
-    assert "\n".join(view.data.finding) in view.text and "<b>L4.H0</b>" in view.html
+    assert "\n".join(finding(view.data)) in view.text and "<b>L4.H0</b>" in view.html
 
 
 def test_a_circuit_of_what_is_kept_is_built_by_clicking(tmp_path):
@@ -274,7 +275,7 @@ def test_a_search_out_of_time_tells_what_it_has(monkeypatch, small):
         assert len(found.levels) == levels
         assert ("time limit" in found.unfinished) == (levels < 3)
         assert ("when it was stopped" in found.unfinished) == (levels == 1)
-        assert ("Nothing was found" in " ".join(found.finding)) == (not levels)
+        assert ("Nothing was found" in str(found)) == (not levels)
 
 
 def test_another_half_of_the_pairs_is_reported(llama):
@@ -293,11 +294,11 @@ def test_another_half_of_the_pairs_is_reported(llama):
     search = KeepSearch(llama, metric, both[0], keep=0.5)
     for _ in search:
         pass
-    found = explain(llama, metric, search, both[1], task.counterfactual(telling), controls=2)
+    found = explain(search, both[1], task.counterfactual(telling), controls=2)
     page = ri.why_view(found, llama)
     assert page.html.count("<tr data-path=") == len(found.units) > 0
     assert "http" not in page.html.replace("http://www.w3.org", "").split("<script")[0]
-    assert "\n".join(found.finding) in page.text
+    assert "\n".join(finding(found)) in page.text
 
 
 def test_the_command_explains(run_command_in_process, tmp_path, undocumented):
@@ -325,6 +326,6 @@ def test_what_was_found_and_measured_on_the_same_prompt_says_so(small, seed):
 
     search = KeepSearch(small.model, task, drawn(0)[0], upto="heads")
     assert [*search]
-    found = explain(small.model, task, search, *drawn(seed), controls=0)
-    assert "The counterfactual is: " in " ".join(found.finding)
-    assert ("found and measured on the same prompt" in " ".join(found.finding)) == (seed == 0)
+    found = explain(search, *drawn(seed), controls=0)
+    assert "The counterfactual is: " in str(found)
+    assert ("found and measured on the same prompt" in str(found)) == (seed == 0)

@@ -41,11 +41,11 @@ def test_asking_for_a_loss_and_parsing_lines_change_nothing(bench):
     assert bench.parse("L0.H0 uniform", "L1.H0 s0<-s2").mechanisms.keys() == {(0, 0), (1, 0)}
     assert bench.circuit.mechanisms == {}
     asked = bench.loss_with("L1.H0 counterfactual")
-    assert bench.scorer is scorer and bench.batch.counterfactual is None
+    assert bench.scorer is scorer and bench.batch.counterfactual_attention is None
     assert bench.suppose("L1.H0 counterfactual").data == pytest.approx(asked, abs=1e-6)
-    assert bench.batch.counterfactual is not None
+    assert bench.batch.counterfactual_attention is not None
     bench.undo()  # and runs are as fast as before
-    assert bench.batch.counterfactual is None
+    assert bench.batch.counterfactual_attention is None
     assert bench.loss_with("L0.H0 uniform") == pytest.approx(before, abs=1e-6)
 
 

@@ -43,15 +43,15 @@ from retrieval_interp.circuits.losses import Scorer, standard_error
 from retrieval_interp.circuits.tolerance import uninformed_loss
 from retrieval_interp.tasks import Batch, InputError
 
-_FEW = 16  # examples of the estimates
-_SEARCHING = 0.6  # share of the time for the search; the rest is for measuring the result
-_COARSE = 8  # the bisection ends when its range is this many times shorter than the prefix
+_ESTIMATE_EXAMPLES = 16  # examples of the estimates
+_SEARCH_SHARE = 0.6  # share of the time for the search; the rest is for measuring the result
+_COARSENESS = 8  # the bisection ends when its range is this many times shorter than the prefix
 _LEAST_GAP = 0.1  # share of what the model knows that patching everything has to take away
-_LITTLE = 0.01  # recovered share that may be lost when units are split into their parts
-_MOST = 0.95  # of the sum of estimates over a unit's parts; parts beyond it are left out
-_OTHERS = 24  # units at most that are tried besides the parts of those found before
-_EARLY = 8  # examples that may reject a set before all are run, by three standard errors
-_AGAINST = 8  # units with negative estimates that are kept at most, if ...
+_SPLIT_LOSS = 0.01  # recovered share that may be lost when units are split into their parts
+_MAIN_PARTS = 0.95  # of the sum of estimates over a unit's parts; parts beyond it are left out
+_MOST_OTHERS = 24  # units at most that are tried besides the parts of those found before
+_EARLY_EXAMPLES = 8  # examples that may reject a set before all are run, by three standard errors
+_MOST_OPPONENTS = 8  # units with negative estimates that are kept at most, if ...
 _EXCESS = 1.1  # ... more than this share is recovered
 
 
@@ -75,8 +75,8 @@ class Recovery:
         self.intact = -self.scorer.base_losses[:, 0]
         self.nothing = self.metric(self.keeping(()))
         self.gap = float((self.intact - self.nothing).mean())
-        early = len(batch) >= 2 * _EARLY and not has_hooks(model)
-        self.early = Recovery(model, task, batch[:_EARLY], patch) if early else None
+        early = len(batch) >= 2 * _EARLY_EXAMPLES and not has_hooks(model)
+        self.early = Recovery(model, task, batch[:_EARLY_EXAMPLES], patch) if early else None
 
     def check_gap(self) -> None:
         """Check that patching everything takes away a tenth of what the model knows.
@@ -196,7 +196,7 @@ class KeepSearch:
         if upto not in LEVELS:
             raise InputError(f"upto: expected one of {', '.join(LEVELS)}, found {upto!r:.40}")
         limit, start = math.inf if time is None else time, monotonic()
-        self._searching = Deadline(start + _SEARCHING * limit)
+        self._searching = Deadline(start + _SEARCH_SHARE * limit)
         self.deadline = Deadline(start + limit)
         self.model, self.task, self.keep, self.upto, self.patch = model, task, keep, upto, patch
         self.counterfactual = counterfactual
@@ -214,7 +214,7 @@ class KeepSearch:
         for recovery in self.measured:
             recovery.deadline = self._searching
         try:
-            few = self.measured[0].batch[:_FEW]
+            few = self.measured[0].batch[:_ESTIMATE_EXAMPLES]
             size = prompts_at_once(self.model, few)
             chunks = "" if size == len(few) else f", {size} prompts at a time"
             yield f"estimating heads, rows and paths{chunks}"
@@ -247,12 +247,12 @@ class KeepSearch:
                 and not whole & {Unit(unit.head), Unit(unit.head, unit.dest)}
             ]
             parts.sort(key=estimates.of, reverse=True)
-            order = parts if self._holds(parts) else [*parts, *others[:_OTHERS]]
+            order = parts if self._holds(parts) else [*parts, *others[:_MOST_OTHERS]]
             if not self._held and not self._holds(order):
                 self._held.append(before)
         order = list(self._held[-1])
         high = len(order)
-        while high - low > max(1, high // _COARSE):
+        while high - low > max(1, high // _COARSENESS):
             middle = (low + high) // 2
             yield f"{level}: {middle}"
             low, high = (low, middle) if self._holds(order[:middle]) else (middle, high)
@@ -296,7 +296,7 @@ class KeepSearch:
     ) -> tuple[Unit, ...]:
         """If more than 1.1 is recovered, add few units with negative estimates."""
         recovery = self.measured[0]
-        against = [unit for unit in estimates.against(level) if unit not in units][:_AGAINST]
+        against = [unit for unit in estimates.against(level) if unit not in units][:_MOST_OPPONENTS]
         if not units or recovery.kept(units).share <= _EXCESS:
             return units
         for count in range(1, len(against) + 1):
@@ -315,11 +315,11 @@ class KeepSearch:
         def all_parts(changed: Mapping[Unit, list[Unit]]) -> list[Unit]:
             return list(itertools.chain(*{**parts, **changed}.values()))
 
-        def can_be(narrowed: Sequence[Unit], most: float = _MOST) -> bool:
+        def can_be(narrowed: Sequence[Unit], most: float = _MAIN_PARTS) -> bool:
             nonlocal share
             changed = {unit: self._main_parts(unit, estimates, most) for unit in narrowed}
             recovered = recovery.kept(all_parts(changed))
-            if recovered.share - recovered.se < self.keep and recovered.share < share - _LITTLE:
+            if recovered.share - recovered.se < self.keep and recovered.share < share - _SPLIT_LOSS:
                 return len(narrowed) == 1 and most < 1 and can_be(narrowed, 1.0)
             parts.update(changed)
             share = recovered.share

@@ -2,20 +2,19 @@
 
 A head writes, at dest, the sum over src of P[dest, src] V[src]: its attention times its values. For
 a path (dest, src) that is not kept, P, V or both are patched: taken from a run of the intact model
-on the counterfactual prompt (`Batch.counterfactual`). Nothing is rescaled. In TransformerLens's
-terms this patches `hook_z`, `hook_pattern` or `hook_v`, path by path.
+on the counterfactual prompt (`Batch.counterfactual_attention`). Nothing is rescaled. In
+TransformerLens's terms this patches `hook_z`, `hook_pattern` or `hook_v`, path by path.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal, get_args
 
-import torch
 from jaxtyping import Bool
 from torch import Tensor
 
 from retrieval_interp.circuits.mechanisms import Mechanism, Output, OwnPattern, WithPaths
-from retrieval_interp.circuits.paths import Places, RolePath, role_places
+from retrieval_interp.circuits.paths import Places, RolePath, joined
 from retrieval_interp.tasks import InputError, parse_role, role_name
 from retrieval_interp.tasks.structured import from_data
 from retrieval_interp.tasks.task import Attended, Roles
@@ -31,7 +30,7 @@ class Counterfactual(WithPaths):
     Attributes:
         rows: roles whose whole rows are kept.
         patch: what of everything else is taken from the counterfactual.
-        tried: a further row (dest,) or path (dest, src), of which only `tried_patch` is patched.
+        halved: further paths and rows, of which only the attention or the values are patched.
     """
 
     kind = "counterfactual"
@@ -41,32 +40,27 @@ class Counterfactual(WithPaths):
     is_patched = True
     rows: tuple[int, ...] = ()
     patch: Patch = "z"
-    tried: tuple[int, ...] = ()
-    tried_patch: Patch = "z"
+    halved: tuple[tuple[RolePath, ...], tuple[int, ...], Patch] = ((), (), "z")
 
     @property
     def reads_pattern(self) -> bool:
         """Whether the output needs the head's attention on the prompt itself."""
-        return bool(self.paths or self.rows or self.tried) or self.patch == "v"
+        return any((self.paths, self.rows, *self.halved[:2])) or self.patch == "v"
 
     def output(self, here: Attended, there: Attended | None, roles: Places) -> Output:
         there = self.checked(there)
         z = written(here, there, self.patch)
-        if self.paths or self.rows:
-            kept = places_of(self.paths, self.rows, roles, z.shape[1])
-            z = z + written_from(kept, here, there, None)
-            z = z - written_from(kept, here, there, self.patch)
-        if self.tried:
-            paths = [RolePath(*self.tried)] if len(self.tried) == 2 else []
-            tried = places_of(paths, () if paths else self.tried, roles, z.shape[1])
-            z = z + written_from(tried, here, there, self.tried_patch)
-            z = z - written_from(tried, here, there, self.patch)
+        for paths, rows, patch in ((self.paths, self.rows, None), self.halved):
+            if paths or rows:
+                places = joined(paths, roles, z.shape[1], rows, any_chains=True)
+                z = z + written_from(places, here, there, patch)
+                z = z - written_from(places, here, there, self.patch)
         return z
 
     def weighing(self, own: OwnPattern, there: Attended | None, roles: Places) -> OwnPattern:
         """The counterfactual's attention, but for what is kept; its own if values are patched."""
         pattern = self.checked(there).pattern.to(own)
-        kept = places_of(self.paths, self.rows, roles, own.shape[1])
+        kept = joined(self.paths, roles, own.shape[1], self.rows, any_chains=True)
         return own if self.patch == "v" else own.where(kept, pattern)
 
     def checked(self, there: Attended | None) -> Attended:
@@ -118,32 +112,14 @@ class Patched(Counterfactual):
         there = self.checked(there)
         if not (self.paths or self.rows):
             return here.z
-        lost = places_of(self.paths, self.rows, roles, here.z.shape[1])
+        lost = joined(self.paths, roles, here.z.shape[1], self.rows, any_chains=True)
         z = here.z + written_from(lost, here, there, self.patch)
         return z - written_from(lost, here, there, None)
 
     def weighing(self, own: OwnPattern, there: Attended | None, roles: Places) -> OwnPattern:
         pattern = self.checked(there).pattern.to(own)
-        lost = places_of(self.paths, self.rows, roles, own.shape[1])
+        lost = joined(self.paths, roles, own.shape[1], self.rows, any_chains=True)
         return own if self.patch == "v" else pattern.where(lost, own)
-
-
-def places_of(
-    paths: Iterable[RolePath], rows: Iterable[int], roles: Places, size: int
-) -> Bool[Tensor, "batch dest src"]:
-    """Return where a pattern belongs to these paths and rows.
-
-    A path joins role `dest` of any chain with role `src` of any chain, not only of the same one as
-    `path_sources` has it. So where every position has a role, all paths of a row together make the
-    whole row, and keeping a row can be narrowed to keeping some of its paths.
-    """
-    standing = role_places(roles, size)
-    joined = torch.zeros(len(roles), size, size, dtype=torch.bool, device=roles.device)
-    for dest, src in paths:
-        joined |= standing[:, dest, :, None] & standing[:, src, None, :]
-    for row in rows:
-        joined |= standing[:, row, :, None]
-    return joined
 
 
 def mixed(here: Attended, there: Attended, patch: Patch | None) -> tuple[Tensor, Tensor]:

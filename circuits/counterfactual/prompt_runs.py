@@ -29,19 +29,19 @@ from retrieval_interp.circuits.losses import answer_hooks
 from retrieval_interp.tasks import Batch, InputError
 from retrieval_interp.tasks.words.text_task import token_ids
 
-KIND = 60  # tokens of the answer's kind, with the answer
-IN_PLAY = 300  # a wrong answer must be among this many likeliest tokens before the change
-FIRST = 4  # near tokens, and as many predicted ones, that are tried for every word
-MANY = 32  # the same, for the words with the largest falls
-LESS_LIKELY = 8.0  # nats by which a change that fits may lower the prompt's log probability
-PLACES = 12  # words that are tried; in a longer prompt those with the largest gradients
-ASKING = 0.3  # share of the time for trying changes, and ...
-RUNS = 12  # ... runs of the prompt, for each change, that have to fit in the rest of it
-TOKENS = 4096  # tokens that are run at once
-ROOM = 8192  # tokens at most of all changes that are tried of one word
-PATTERNS = 1_000_000_000  # attention weights at most of all changes that are used
-LONGEST = 8  # tokens of a word at most
-CHANGES = 16  # changes that are used at most: half decide, half confirm
+_KIND_SIZE = 60  # tokens of the answer's kind, with the answer
+_LIKELIEST = 300  # a wrong answer must be among this many likeliest tokens before the change
+_TRIED_AT_FIRST = 4  # near tokens, and as many predicted ones, that are tried for every word
+_TRIED_THEN = 32  # the same, for the words with the largest falls
+_LESS_LIKELY = 8.0  # nats by which a change that fits may lower the prompt's log probability
+_MOST_WORDS = 12  # words that are tried; in a longer prompt those with the largest gradients
+_TIME_SHARE = 0.3  # share of the time for trying changes, and ...
+_RUNS_PER_CHANGE = 12  # ... runs of the prompt, for each change, that have to fit in the rest of it
+_TOKENS_PER_RUN = 4096  # tokens that are run at once
+_TOKENS_PER_WORD = 8192  # tokens at most of all changes that are tried of one word
+_MOST_WEIGHTS = 1_000_000_000  # attention weights at most of all changes that are used
+_LONGEST_WORD = 8  # tokens of a word at most
+MOST_CHANGES = 16  # changes that are used at most: half decide, half confirm
 
 
 class Turned(NamedTuple):
@@ -61,7 +61,7 @@ class PromptRuns:
         if prompt[-1:].isspace():
             raise InputError(f"prompt: expected no trailing space, found {prompt[-20:]!r}")
         self.model, self.tokenizer, start = model, tokenizer, monotonic()
-        self.until, self.end = start + ASKING * time, start + time
+        self.until, self.end = start + _TIME_SHARE * time, start + time
         self.ids = token_ids(tokenizer, prompt)
         bos = tokenizer.bos_token_id
         self.begin = [] if bos is None else [int(bos)]
@@ -135,7 +135,7 @@ class PromptRuns:
 
     def kind(self, answer: int) -> list[int]:
         """Return an answer's kind: itself and the nearest tokens of its form."""
-        return [answer, *self.near(answer, KIND - 1, self.alike(answer))]
+        return [answer, *self.near(answer, _KIND_SIZE - 1, self.alike(answer))]
 
     # Places
 
@@ -146,7 +146,7 @@ class PromptRuns:
             spans = [
                 range(start, stop)
                 for start in range(size)
-                for stop in range(start + 1, min(size, start + LONGEST) + 1)
+                for stop in range(start + 1, min(size, start + _LONGEST_WORD) + 1)
                 if self.text(self.ids, range(start, stop)).strip() == place.strip()
             ]
             if not spans:
@@ -155,10 +155,10 @@ class PromptRuns:
             return spans
         words = self._words()
         words = [word for word in words if word.stop < size] or words[:1]
-        if len(words) <= PLACES:
+        if len(words) <= _MOST_WORDS:
             return words
         slopes = self._gradients(right, kind).tolist()
-        steepest = sorted(words, key=lambda word: -max(slopes[n] for n in word))[:PLACES]
+        steepest = sorted(words, key=lambda word: -max(slopes[n] for n in word))[:_MOST_WORDS]
         return sorted(steepest, key=lambda word: -word.start)  # those that take least time first
 
     def _words(self) -> list[range]:
@@ -167,7 +167,7 @@ class PromptRuns:
         texts = self.tokenizer.batch_decode([[token] for token in self.ids])
         for index, text in enumerate(texts):
             goes_on = index > 0 and text.isalpha() and texts[index - 1].strip().isalpha()
-            if goes_on and len(words[-1]) < LONGEST:
+            if goes_on and len(words[-1]) < _LONGEST_WORD:
                 words[-1] = range(words[-1].start, index + 1)
             else:
                 words.append(range(index, index + 1))
@@ -226,9 +226,9 @@ class PromptRuns:
 
     def falls(self, span: range, right: int, kind: Sequence[int]) -> float:
         """Return a span's fall in nats, the mean over the larger half of changes."""
-        rows = self.candidates(span, FIRST)
-        if len(rows) < FIRST:
-            rows += self.drawn(span, FIRST, random.Random(0))
+        rows = self.candidates(span, _TRIED_AT_FIRST)
+        if len(rows) < _TRIED_AT_FIRST:
+            rows += self.drawn(span, _TRIED_AT_FIRST, random.Random(0))
         if not rows:
             return 0.0
         last = torch.cat([logits[:, -1] for logits in self._run(rows)])
@@ -243,9 +243,9 @@ class PromptRuns:
 
         With `draw` the tokens are drawn at random, and the prompt need not be likely.
         """
-        many = max(FIRST, min(MANY, ROOM // (2 * len(self.ids))))
+        many = max(_TRIED_AT_FIRST, min(_TRIED_THEN, _TOKENS_PER_WORD // (2 * len(self.ids))))
         rows = self.candidates(span, many) if draw is None else self.drawn(span, many, draw)
-        in_play = set(self.logits.topk(min(IN_PLAY, len(self.logits))).indices.tolist())
+        in_play = set(self.logits.topk(min(_LIKELIEST, len(self.logits))).indices.tolist())
         possible = [  # wrong answers
             token
             for token in kind
@@ -256,7 +256,7 @@ class PromptRuns:
             return []
         fitting, start = list[tuple[int, int, list[int]]](), max(0, span.start - 1)
         times: Counter[int] = Counter()
-        least = self._likely(self.predicted[start + len(self.begin) :], self.ids) - LESS_LIKELY
+        least = self._likely(self.predicted[start + len(self.begin) :], self.ids) - _LESS_LIKELY
         for logits in self._run(list(rows), start):
             best = logits[:, -1][:, possible].max(-1)
             turns = (best.values > logits[:, -1][:, right]).tolist()
@@ -270,9 +270,9 @@ class PromptRuns:
                 break
         fitting.sort(key=lambda change: change[0])
         cfg, size = self.model.cfg, len(self.begin) + len(self.ids)
-        room = PATTERNS // (cfg.n_layers * cfg.n_heads * size**2)
-        in_time = (self.end - monotonic()) / (RUNS * self.seconds)
-        most = max(2, int(min(CHANGES, room, in_time)))
+        room = _MOST_WEIGHTS // (cfg.n_layers * cfg.n_heads * size**2)
+        in_time = (self.end - monotonic()) / (_RUNS_PER_CHANGE * self.seconds)
+        most = max(2, int(min(MOST_CHANGES, room, in_time)))
         return [Turned(row, wrong) for _, wrong, row in fitting[:most]]
 
     def _likely(self, logits: Float[Tensor, "pos vocab"], row: Sequence[int]) -> float:
@@ -287,7 +287,7 @@ class PromptRuns:
         """Continue answers at the end of prompts to whole words, if time allows."""
         words = [row[len(self.ids) :] for row in rows]
         going = list(range(len(rows)))
-        for _ in range(LONGEST):
+        for _ in range(_LONGEST_WORD):
             if not going or monotonic() > self.until:
                 break
             prompts = [[*rows[n][: len(self.ids)], *words[n]] for n in going]
@@ -333,7 +333,7 @@ class PromptRuns:
 
     def _run(self, rows: Sequence[list[int]], first: int = -1) -> Iterator[Tensor]:
         """Yield the logits of changed prompts from a token on, some rows at a time."""
-        size = max(1, TOKENS // (len(rows[0]) + 1))
+        size = max(1, _TOKENS_PER_RUN // (len(rows[0]) + 1))
         for start in range(0, len(rows), size):
             batch = self._batch(rows[start : start + size], first)
             prompt = batch.inputs.new_tensor([*self.begin, *self.ids])[: batch.inputs.shape[1]]

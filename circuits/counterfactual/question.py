@@ -24,18 +24,16 @@ from typing import Any, NamedTuple
 
 import torch
 
-from retrieval_interp.circuits.counterfactual.prompt_runs import CHANGES, PromptRuns, Turned
+from retrieval_interp.circuits.counterfactual.prompt_runs import MOST_CHANGES, PromptRuns, Turned
 from retrieval_interp.circuits.hooks import HookedModel
 from retrieval_interp.circuits.losses import Progress, no_progress
 from retrieval_interp.tasks import InputError
-from retrieval_interp.tasks.messages import listed
 from retrieval_interp.tasks.words.given_texts import Pair, PairsTask, SpelledTask
 
-NEAREST = 6  # tokens of the kind to which the answer is compared in a fall
-ENOUGH = 4  # random tokens are tried if fewer changes fit; also of different answers
-NEXT = 3  # words at most of which many changes are tried, if their fall is at least ...
-NEARLY = 0.5  # ... this share of the largest
-SHOWN = 6  # changes that are named in the text
+_COMPARED_TOKENS = 6  # tokens of the kind to which the answer is compared in a fall
+_ENOUGH_CHANGES = 4  # random tokens are tried if fewer changes fit; also of different answers
+_MOST_WORDS = 3  # words at most of which many changes are tried, if their fall is at least ...
+_LEAST_FALL = 0.5  # ... this share of the largest
 
 
 class Change(NamedTuple):
@@ -106,32 +104,6 @@ class PromptQuestion:
         if len(self.tokens) > 1:
             return SpelledTask(self.pairs, tokenizer, self.tokens)
         return PairsTask(self.pairs, tokenizer)
-
-    @property
-    def sentences(self) -> list[str]:
-        """What the model says, which words that depends on, and what is changed."""
-        says = f"The model says {self.says!r} ({self.says_probability:.0%})"
-        if self.says_word != self.says:
-            says += f", as in {self.says_word!r}"
-        if self.word != self.says_word:
-            says += f"; {self.word!r} has {self.probability:.1%}, rank {self.rank}"
-        if self.wrong is not None:
-            says += "; {!r} has {:.1%}, rank {}".format(*self.wrong)
-        changes = [
-            change.text.strip() + ("" if self.wrong else f" ({change.word.strip()})")
-            for change in self.changes
-        ]
-        if len(changes) > SHOWN:
-            changes = [*changes[:SHOWN], f"{len(changes) - SHOWN} more"]
-        drawn = "tokens drawn at random, " if self.at_random else ""
-        put = f"in place of {self.place.text.strip()!r} come {drawn}{listed(changes, 'and')}"
-        if self.wrong is not None:
-            put += f", after which {self.wrong.word!r} is likelier than {self.word!r}"
-        first = sorted(self.places, key=lambda place: -place.falls)[:3]
-        falls = [f"{(x.text.strip() or x.text)!r} ({x.falls:.1f})" for x in first if x.falls > 0]
-        if len(self.places) == 1 or not falls:
-            return [f"{says}.", f"{put[0].upper()}{put[1:]}."]
-        return [f"{says}.", f"That depends on {listed(falls, 'and')}, in nats; {put}."]
 
 
 @torch.no_grad()
@@ -236,7 +208,7 @@ def _places_with_falls(runs: PromptRuns, spans: Iterable[range], answers: _Answe
     places = list[Place]()
     for span in spans:
         if not places or monotonic() < runs.until:
-            falls = runs.falls(span, answers.right[0], answers.kind[:NEAREST])
+            falls = runs.falls(span, answers.right[0], answers.kind[:_COMPARED_TOKENS])
             places.append(Place(span.start, span.stop, runs.text(runs.ids, span), falls))
     return places
 
@@ -250,19 +222,19 @@ def _place_that_turns(
     """
     right, kind = answers.right[0], answers.kind
     first, *others = sorted(places, key=lambda place: -place.falls)
-    enough = min(first.falls, NEARLY * first.falls)  # it may be negative
+    enough = min(first.falls, _LEAST_FALL * first.falls)  # it may be negative
     near_first = [first, *(place for place in others if place.falls >= enough)]
     tried = list[_Tried]()
-    for place in near_first[:NEXT]:
+    for place in near_first[:_MOST_WORDS]:
         if not tried or monotonic() < runs.until:
             tried.append(_Tried(place, runs.changes(place.span, right, kind)))
 
     def enough_fit(trial: _Tried) -> tuple[int, int]:
         different = {change.wrong for change in trial.turned}
-        return min(len(different), ENOUGH), min(len(trial.turned), CHANGES // 2)
+        return min(len(different), _ENOUGH_CHANGES), min(len(trial.turned), MOST_CHANGES // 2)
 
     best = max(tried, key=enough_fit)
-    if len(best.turned) < ENOUGH:
+    if len(best.turned) < _ENOUGH_CHANGES:
         draw = random.Random(seed)
         drawn = runs.changes(first.span, right, kind, draw)
         if len(drawn) > len(best.turned):

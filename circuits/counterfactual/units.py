@@ -38,9 +38,11 @@ LEVELS = ("heads", "rows", "paths")  # of units, from coarse to fine
 LOGITS = "logit difference"
 PROBABILITY = "log probability"
 METRICS = {"log_probabilities": PROBABILITY, "logit_differences": LOGITS}  # by method of a task
-GRAPH = 500_000_000  # numbers that a backward pass may keep
-_REDRAWN = 200  # bootstrap samples of prompts, which tell how stable a ranking is
-_NAMED = 1 / 3  # a path stands for its head or row if its estimate is at least this share of it
+_BACKWARD_NUMBERS = 500_000_000  # numbers that a backward pass may keep
+_BOOTSTRAPS = 200  # bootstrap samples of prompts, which tell how stable a ranking is
+_MAIN_PATH_SHARE = (
+    1 / 3
+)  # a path stands for its head or row if its estimate is at least this share of it
 Metric = Callable[[Outputs, Batch], Float[Tensor, " batch"]]
 Paths = tuple[RolePath, ...]
 
@@ -88,8 +90,7 @@ def losing(empty: Circuit, units: Iterable[Unit], patch: Patch = "z") -> Circuit
     """Return the circuit that patches units and keeps all others (noising)."""
     mechanisms: dict[Head, Mechanism] = {}
     for head, (paths, rows, whole) in _by_head(units).items():
-        lost = Counterfactual(patch=patch) if whole else Patched(paths, rows, patch)
-        mechanisms[head] = lost
+        mechanisms[head] = Counterfactual((), (), patch) if whole else Patched(paths, rows, patch)
     return replace(empty, mechanisms=mechanisms)
 
 
@@ -102,11 +103,10 @@ def halving(
     """
     circuit = keeping(empty, heads, [kept for kept in units if kept != unit])
     mechanism = circuit[unit.head]
-    roles = tuple(role for role in (unit.dest, unit.src) if role is not None)
-    halved: Mechanism = Counterfactual(patch=patch)
-    if roles and isinstance(mechanism, Counterfactual):
-        halved = replace(mechanism, tried=roles, tried_patch=patch)
-    return circuit.replace(unit.head, halved)
+    if unit.dest is None or not isinstance(mechanism, Counterfactual):
+        return circuit.replace(unit.head, Counterfactual(patch=patch))
+    paths, rows, _ = _by_head([unit])[unit.head]
+    return circuit.replace(unit.head, replace(mechanism, halved=(paths, rows, patch)))
 
 
 def _by_head(units: Iterable[Unit]) -> dict[Head, tuple[Paths, tuple[int, ...], bool]]:
@@ -193,11 +193,11 @@ class Estimates(NamedTuple):
         """Return how often, in bootstrap samples, each of n units is in the top n."""
         draw, n_examples = random.Random(0), self.heads.shape[1]
         times, counts = Counter[Unit](), Counter(unit.level for unit in units)
-        for _ in range(_REDRAWN):
+        for _ in range(_BOOTSTRAPS):
             prompts = draw.choices(range(n_examples), k=n_examples)
             for level, count in counts.items():
                 times.update(self.units(level, prompts)[:count])
-        return {unit: times[unit] / _REDRAWN for unit in units}
+        return {unit: times[unit] / _BOOTSTRAPS for unit in units}
 
     def main_path(self, unit: Unit, allowed: Sequence[RolePath]) -> HeadPath | None:
         """Return a unit's path; of a head or row its largest, if a third of it or more."""
@@ -206,7 +206,7 @@ class Estimates(NamedTuple):
         paths = [path for path in allowed if unit.dest in (None, path.dest)]
         sizes = {path: abs(self.of(Unit(unit.head, *path))) for path in paths}
         best = max(paths, key=sizes.__getitem__, default=None)
-        if best is None or sizes[best] < _NAMED * abs(self.of(unit)):
+        if best is None or sizes[best] < _MAIN_PATH_SHARE * abs(self.of(unit)):
             return None
         return HeadPath(unit.head, best)
 
@@ -250,7 +250,8 @@ def prompts_at_once(model: HookedModel, batch: Batch) -> int:
     """Return how many prompts a backward pass has room for; all if hooks are set."""
     cfg, positions = model.cfg, batch.inputs.shape[1]
     numbers = cfg.n_layers * positions * (16 * cfg.d_model + 2 * cfg.n_heads * positions)
-    return len(batch) if has_hooks(model) else max(1, min(len(batch), int(GRAPH // numbers)))
+    room = len(batch) if has_hooks(model) else int(_BACKWARD_NUMBERS // numbers)
+    return max(1, min(len(batch), room))
 
 
 @torch.enable_grad()
@@ -258,8 +259,8 @@ def _estimated(
     model: HookedModel, task: MetricTask, batch: Batch, patch: Patch, alpha: float
 ) -> Estimates:
     """Estimate from the gradients of one run, at one point on the way."""
-    assert batch.counterfactual is not None
-    by_layer = batch.counterfactual
+    assert batch.counterfactual_attention is not None
+    by_layer = batch.counterfactual_attention
     noted: dict[str, dict[int, Tensor]] = {"pattern": {}, "v": {}}
     added: dict[int, Tensor] = {}
 
@@ -339,10 +340,7 @@ def _patched_layer(here: Attended, there: Attended, patch: Patch) -> Tensor:
 
 
 def _levels(added: Float[Tensor, "split batch head dest src"], batch: Batch) -> list[Tensor]:
-    """Sum contributions over heads, rows and paths, [split batch head ...].
-
-    Paths join roles of any two chains, as in `patching.places_of`.
-    """
+    """Sum contributions over heads, rows and paths of any two chains, [split batch head ...]."""
     added = added.nan_to_num()  # rows of padding may be NaN
     standing = role_places(batch.roles, added.shape[-1]).to(added)
     rows = torch.einsum("xbhds,bid->xbhi", added, standing)

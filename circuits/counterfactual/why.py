@@ -86,22 +86,23 @@ def why(
     else:
         task, question = _task(model, what, answer, wrong, place, counterfactual), None
     metric_task = MetricTask(task, metric)
-    others = counterfactual if callable(counterfactual) else None
-
-    def draw(count: int, split: Split) -> tuple[Batch, Batch]:
-        return draw_prompts(model, task, count, seed, split, others)
-
-    drawn, drawn_changed = draw(2 * examples, "discovery")
-    measured, measured_changed = draw(examples, "test")
-    half = (len(drawn) + 1) // 2
-    deciding, fresh = drawn, None
+    make = counterfactual if callable(counterfactual) else None
+    drawn = draw_prompts(model, task, 2 * examples, seed, "discovery", make)
+    held_out = draw_prompts(model, task, examples, seed, "test", make)
+    deciding, fresh, half = drawn[0], None, (len(drawn[0]) + 1) // 2
     if half >= _LEAST_DECIDING and question is None:
-        deciding, fresh = drawn[:half], drawn[half:]
-    remaining = None if time is None else max(0.0, time - (monotonic() - start))
-    changed = drawn_changed[: len(deciding)]
+        deciding, fresh = deciding[:half], deciding[half:]
     with measuring(model):
         search = KeepSearch(
-            model, metric_task, deciding, fresh, keep, upto, remaining, patch, changed
+            model,
+            metric_task,
+            deciding,
+            fresh,
+            counterfactual=drawn[1][: len(deciding)],
+            keep=keep,
+            upto=upto,
+            patch=patch,
+            time=None if time is None else max(0.0, time - (monotonic() - start)),
         )
         try:
             for _ in progress(search, "searching"):
@@ -109,8 +110,7 @@ def why(
         except KeyboardInterrupt:
             if not search.levels:
                 raise
-        held_out = measured, measured_changed
-        explanation = explain(model, metric_task, search, *held_out, controls, seed, progress)
+        explanation = explain(search, *held_out, controls=controls, seed=seed, progress=progress)
     return replace(explanation, question=question)
 
 
@@ -120,17 +120,20 @@ def draw_prompts(
     count: int,
     seed: int,
     split: Split,
-    counterfactual: Callable[[Batch, int], Batch] | None = None,
+    make: Callable[[Batch, int], Batch] | None = None,
 ) -> tuple[Batch, Batch]:
-    """Draw a task's prompts with what attention does on their counterfactuals; and these."""
-    device, changed = next(model.parameters()).device, None
+    """Draw a task's prompts with the attention on their counterfactuals; and these.
+
+    `make` makes counterfactuals of a batch and a seed, by default the task does.
+    """
+    device = next(model.parameters()).device
     if isinstance(task, PairsTask):
-        batch, changed = task.with_others(min(count, max(1, len(task) // 2)), device, split)
+        batch, prompts = task.with_others(min(count, max(1, len(task) // 2)), device, split)
     else:
-        batch = draw_batch(task, count, seed, device, split)
-    if counterfactual is not None or changed is None:
-        changed = (counterfactual or task.counterfactual)(batch, seed)
-    return with_counterfactual(model, batch, changed), changed
+        batch, make = draw_batch(task, count, seed, device, split), make or task.counterfactual
+    if make is not None:
+        prompts = make(batch, seed)
+    return with_counterfactual(model, batch, prompts), prompts
 
 
 def _task(

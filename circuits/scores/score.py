@@ -24,15 +24,13 @@ from retrieval_interp.circuits.losses import (
     SomeRemoval,
     all_but_one,
     cut_losses,
-    mean_loss,
     no_progress,
     removed_losses,
     standard_error,
     with_cut,
 )
 from retrieval_interp.circuits.means import mean_attention
-from retrieval_interp.circuits.mechanisms import IDENTITY, UNIFORM, Mechanism, along
-from retrieval_interp.circuits.paths import named
+from retrieval_interp.circuits.mechanisms import Mechanism, along
 from retrieval_interp.circuits.scores.enabling import Enabled, enabled_by
 from retrieval_interp.circuits.tolerance import (
     Bar,
@@ -57,24 +55,18 @@ class HeadScore:
     mechanism: Mechanism
     loss: float
     se: float
-    emptied: Measured | None = None  # None for heads that keep their own attention
-    needed: bool | None = None  # above the limit then by two standard errors; None if not clear
-    enables: tuple[Enabled, ...] = ()  # if its pattern is fixed and needed: the paths it serves
+    emptied: Measured | None  # zero-ablated in the circuit; None if it keeps its own attention
+    needed: bool | None  # above the limit then by two standard errors; None if not clear
+    enables: tuple[Enabled, ...]  # if its pattern is fixed and needed: the paths it serves
 
 
 @dataclass(frozen=True)
-class LiveScore:
-    """A path, its mean attention in the intact model, and the loss when it is cut there."""
-
-    path: HeadPath
-    attention: float
-    live_loss: float
-
-
-@dataclass(frozen=True)
-class LivePathScore(LiveScore):
+class LivePathScore:
     """A path cut in the intact model, with later attention recomputed."""
 
+    path: HeadPath
+    attention: float  # its mean in the intact model
+    live_loss: float
     live_se: float
     enables: tuple[Enabled, ...]  # later paths that lose attention then, on the first 128 examples
     needed: bool | None  # live_loss above the limit by two standard errors; None if not clear
@@ -232,13 +224,16 @@ def score_circuit(
     """
     Circuit.check(circuit)
     check_type(batch, Batch, "batch")
-    if circuit.is_patched and batch.counterfactual is None:
+    if circuit.is_patched and batch.counterfactual_attention is None:
         batch = with_counterfactual(model, batch, task.counterfactual(batch, seed=0))
     scorer = Scorer(model, task, batch)
     intact = scorer.base_losses.mean(dim=1)
     uninformed = uninformed_loss(model, task, batch, scorer.losses_by_example)
     bar = Bar(task, intact, uninformed.loss, tolerance)
-    heads = _replace_heads(scorer, circuit, progress)
+    alone = {
+        head: Measured.of(scorer.losses(scorer.empty_circuit.replace(head, circuit[head])))
+        for head in progress(scorer.heads, "replacing heads")
+    }
     cut, redundant = _cut_live(scorer, circuit, bar, progress)
     scorer.rebase(circuit)
     combined = scorer.base_losses.mean(dim=1)
@@ -246,14 +241,17 @@ def score_circuit(
     for path, losses in removed_losses(scorer, circuit, progress):
         loss, se = Measured.of(losses)
         paths.append(PathScore(**vars(cut[path]), removed_loss=loss, se=se))
-    heads |= _empty_heads(scorer, circuit, bar, heads, progress)
-    fixed = [row for row in heads.values() if row.mechanism.is_fixed]
-    needed = [row.head for row in fixed if row.needed]
-    for head, enables in _enables(scorer, circuit, needed, progress).items():
-        heads[head] = replace(heads[head], enables=enables)
+    emptied = {
+        head: scorer.losses_by_example(with_cut(circuit, head))
+        for head in progress(list(circuit.mechanisms), "zero-ablating heads")
+        if not circuit[head].keeps_own
+    }
+    needed = {head: bar.side(losses) for head, losses in emptied.items()}
+    fixed = [head for head in emptied if circuit[head].is_fixed]
+    enables = _enables(scorer, circuit, [head for head in fixed if needed[head]], progress)
     rest_emptied = circuit
-    for row in fixed:
-        rest_emptied = rest_emptied if row.needed else with_cut(rest_emptied, row.head)
+    for head in fixed:
+        rest_emptied = rest_emptied if needed[head] else with_cut(rest_emptied, head)
     score = CircuitScore(
         circuit=circuit,
         examples=len(batch),
@@ -263,7 +261,18 @@ def score_circuit(
         baseline_se=Measured.of(intact).se,
         uninformed_loss=uninformed.loss,
         uninformed=uninformed.what,
-        heads=tuple(heads.values()),
+        heads=tuple(
+            HeadScore(
+                head=head,
+                mechanism=circuit[head],
+                loss=alone[head].loss,
+                se=alone[head].se,
+                emptied=Measured.of(emptied[head]) if head in emptied else None,
+                needed=needed.get(head),
+                enables=enables.get(head, ()),
+            )
+            for head in scorer.heads
+        ),
         enabling=tuple(cut[path] for path in circuit.enabling),
         redundant=redundant,
         combined_loss=Measured.of(combined).loss,
@@ -275,33 +284,6 @@ def score_circuit(
         learned=has_learned(intact, uninformed),
     )
     return replace(score, notes=tuple(_notes(score, task.answer_role)))
-
-
-def _replace_heads(scorer: Scorer, circuit: Circuit, progress: Progress) -> dict[Head, HeadScore]:
-    """Replace each head of the model alone, as the circuit says."""
-    heads = {}
-    for head in progress(scorer.heads, "replacing heads"):
-        alone = scorer.empty_circuit.replace(head, circuit[head])
-        loss, se = Measured.of(scorer.losses(alone))
-        heads[head] = HeadScore(head=head, mechanism=circuit[head], loss=loss, se=se)
-    return heads
-
-
-def _empty_heads(
-    scorer: Scorer,
-    circuit: Circuit,
-    bar: Bar,
-    heads: dict[Head, HeadScore],
-    progress: Progress,
-) -> dict[Head, HeadScore]:
-    """Empty each head of the circuit that does not keep its own attention; return their scores."""
-    scores = {}
-    for head in progress(list(circuit.mechanisms), "zero-ablating heads"):
-        if not circuit[head].keeps_own:
-            losses = scorer.losses_by_example(with_cut(circuit, head))
-            emptied, needed = Measured.of(losses), bar.side(losses)
-            scores[head] = replace(heads[head], emptied=emptied, needed=needed)
-    return scores
 
 
 def _enables(
@@ -425,68 +407,3 @@ def random_control(
         loss, error = Measured.of(quick.losses(drawn))
         losses.append(scorer.loss(drawn) if loss - 4 * error <= goal else loss)
     return sorted(losses)
-
-
-# Every head and path of a model, without a circuit
-
-
-@dataclass(frozen=True, repr=False)
-class Ablations:
-    """The loss of every head and path hypothesis."""
-
-    baseline_loss: float  # of the intact model
-    heads: dict[tuple[Head, Mechanism], float]  # with one head replaced by a mechanism
-    paths: list[LiveScore]  # with one path cut
-
-    def __repr__(self) -> str:
-        return f"Ablations: {len(self.heads)} of heads, {len(self.paths)} of paths, see .by_rise"
-
-    @property
-    def head_rises(self) -> dict[Head, float]:
-        """By how much the loss rises with each head uniform or identity, the smaller rise."""
-        rises: dict[Head, float] = {}
-        for (head, _), loss in self.heads.items():
-            rise = loss - self.baseline_loss
-            rises[head] = min(rise, rises.get(head, rise))
-        return rises
-
-    @property
-    def by_rise(self) -> list[LiveScore]:
-        """The paths, those whose cut raises the loss most first."""
-        return sorted(self.paths, key=lambda row: -row.live_loss)
-
-
-def ablations(
-    model: HookedModel,
-    task: Task,
-    batch: Batch,
-    least: float = 0.0,
-    progress: Progress = no_progress,
-) -> Ablations:
-    """Replace every head, and cut every path, one at a time.
-
-        heads[h, m] = loss({h: m})    for m uniform and identity, all other heads intact
-        live_loss   = loss(cut p)     of the intact model
-
-    Only what a hypothesis can change is computed (`circuits.losses`).
-
-    Args:
-        model: a hooked model that reads the batch.
-        task: gives the loss.
-        batch: the examples.
-        least: skip paths with less mean attention.
-        progress: wraps an iterable to show a bar, as `(items, text)`.
-    """
-    scorer, attention = Scorer(model, task, batch), mean_attention(model, batch)
-    empty = scorer.empty_circuit
-    replaced = [(head, mechanism) for head in scorer.heads for mechanism in (UNIFORM, IDENTITY)]
-    choices = progress(replaced, "replacing heads")
-    heads = {choice: scorer.loss(empty.replace(*choice)) for choice in choices}
-    paths_of = [layer.paths for layer in scorer.positions]
-    allowed = [HeadPath(head, path) for head in scorer.heads for path in paths_of[head.layer]]
-    cuts = named([p for p in allowed if attention[p.head][p.path] >= least], empty.role_names)
-    paths = [
-        LiveScore(path, float(attention[path.head][path.path]), mean_loss(losses))
-        for path, losses in cut_losses(scorer, cuts, progress)
-    ]
-    return Ablations(mean_loss(scorer.base_losses), heads, paths)

@@ -68,7 +68,8 @@ def main(argv: Sequence[str], prog: str = "retrieval-interp why") -> None:
     texts = [read_text(path, "pairs") for path in options.pairs]
     with status("loading PyTorch and the model"):
         from retrieval_interp.tasks.words.pair_files import read_pairs
-        from retrieval_interp.views.why_view import why_text, why_to_dict
+        from retrieval_interp.views.why_text import why_text
+        from retrieval_interp.views.why_view import why_to_dict
 
         if texts:
             read_pairs(texts[0], None, *texts[1:])  # before a model is loaded

@@ -114,6 +114,7 @@ def register_displays() -> None:
     SHOWN_BY["CircuitScore"] = partial(_shown_by, "score_text", "score_table")
     SHOWN_BY["Atlas"] = partial(_shown_by, "atlas_view", "atlas_text")
     SHOWN_BY["Scan"] = partial(_shown_by, "scan_view", "scan_text")
+    SHOWN_BY["Explanation"] = partial(_shown_by, "why_text", "why_text")
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython else None
     html = getattr(getattr(shell, "display_formatter", None), "formatters", {}).get("text/html")

@@ -12,6 +12,7 @@ from retrieval_interp.circuits.counterfactual.explanation import Explanation, Un
 from retrieval_interp.circuits.draw.layout import role_order
 from retrieval_interp.circuits.scores.enabling import Enabled
 from retrieval_interp.tasks.words.text_task import AnswerTask
+from retrieval_interp.views.why_text import unit_text
 
 _COLUMNS = 16  # roles that all have a column; of more, those that units join
 _START = "(start)"  # a token before the prompt's own
@@ -85,7 +86,7 @@ def draw_columns(
 def changed_roles(explanation: Explanation) -> set[int]:
     """Return the roles at which the counterfactual differs; none where all do."""
     places = explanation.batch.roles[:, 0]
-    differ = explanation.batch.inputs != explanation.other.inputs
+    differ = explanation.batch.inputs != explanation.counterfactual.inputs
     differ = differ.flatten(2).any(-1) if differ.dim() > 2 else differ
     changes = (differ.gather(1, places.clamp(min=0)) & (places >= 0)).any(0).tolist()
     return set() if all(changes) else {role for role, change in enumerate(changes) if change}
@@ -108,7 +109,7 @@ def draw_lane(
         "head": score.unit.head,
         "dest": "" if dest == answer else texts[dest],
         "src": "itself" if src == dest else None if src is None else texts[src],
-        "about": explanation.sentence(score),
+        "about": unit_text(explanation, score),
         "start": None if src is None else x[src],
         "end": x[dest],
         "side": "where" if by_where else "what",

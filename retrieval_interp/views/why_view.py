@@ -2,12 +2,12 @@
 
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import is_dataclass, replace
+from dataclasses import is_dataclass
 from itertools import groupby
 from typing import Any
 
 from retrieval_interp.circuits.circuit import HeadPath
-from retrieval_interp.circuits.counterfactual.explanation import LEVEL_HEADER, Explanation
+from retrieval_interp.circuits.counterfactual.explanation import Explanation
 from retrieval_interp.circuits.counterfactual.question import PromptQuestion
 from retrieval_interp.circuits.counterfactual.units import Unit
 from retrieval_interp.circuits.hooks import HookedModel, is_causal
@@ -15,23 +15,23 @@ from retrieval_interp.tasks import Batch, Task
 from retrieval_interp.tasks.words.text_task import AnswerTask, token_ids
 from retrieval_interp.views.attention import checked, patterns_on, position_labels, thousandths
 from retrieval_interp.views.page import View, record_rows, render
-from retrieval_interp.views.tables import wrapped
 from retrieval_interp.views.why_drawing import draw_units
+from retrieval_interp.views.why_text import (
+    LEVEL_HEADER,
+    finding,
+    level_rows,
+    needs_text,
+    question_text,
+    unit_text,
+    why_text,
+)
 
 _FIRST = 8  # units that are drawn at first
 
 
-def why_text(explanation: Explanation, width: int | None = None) -> str:
-    """Write the finding, its levels and what each unit does."""
-    finding = explanation.finding
-    others = repr(explanation).split("\n")[len(finding) :]
-    lines = [*wrapped("\n".join(finding), width), *wrapped("\n".join(others), width, 2)]
-    return "\n".join(lines)
-
-
 def why_to_dict(explanation: Explanation) -> dict[str, Any]:
     """Return all numbers as JSON data, under the names that they have in `Explanation`."""
-    names, others = explanation.task.role_names, ("task", "batch", "other", "circuit")
+    names, others = explanation.task.role_names, ("task", "batch", "counterfactual", "circuit")
     numbers = {key: _plain(x, names) for key, x in vars(explanation).items() if key not in others}
     about: dict[str, Any] = {"schema": "retrieval-interp/why/1"}
     about |= {"task": explanation.task.to_dict(), "description": explanation.task.description}
@@ -69,9 +69,8 @@ def why_view(
         record: how it was made.
     """
     checked([example], len(explanation.batch), "example")
-    task, question = explanation.task, explanation.question
-    prompt, other = explanation.batch[[example]], explanation.other[[example]]
-    names, there = task.role_names, prompt.counterfactual
+    prompt, counterfactual = explanation.batch[[example]], explanation.counterfactual[[example]]
+    task, question, there = explanation.task, explanation.question, prompt.counterfactual_attention
     assert there is not None
     here = patterns_on(model, prompt)
     patterns = {
@@ -88,13 +87,18 @@ def why_view(
         "why.html",
         name=f"why-{uuid.uuid4().hex[:12]}",
         explanation=explanation,
-        summary=replace(explanation, question=None).finding,
+        summary=finding(explanation),
+        asked=question_text(question) if question else [],
+        needs=needs_text(explanation),
         strip=question_tokens(question, model.tokenizer) if question else [],
-        prompts=[prompt_text(task, model, prompt, other), prompt_text(task, model, other, prompt)],
+        prompts=[
+            prompt_text(task, model, prompt, counterfactual),
+            prompt_text(task, model, counterfactual, prompt),
+        ],
         drawings=[draw_units(explanation, scores) for scores in parts if scores],
-        level_header=LEVEL_HEADER,
-        rows=[(explanation.sentence(score), f"{score.stability:.0%}") for score in units],
-        keys=[(score.path or score.unit).text(names) for score in units],
+        levels=(LEVEL_HEADER, level_rows(explanation)),
+        rows=[(unit_text(explanation, score), f"{score.stability:.0%}") for score in units],
+        keys=[(score.path or score.unit).text(task.role_names) for score in units],
         record=record_rows(record or {}),
         data={
             "tokens": position_labels(model, task, prompt, 0),
@@ -109,13 +113,13 @@ def why_view(
 def question_tokens(question: PromptQuestion, tokenizer: Any) -> list[dict[str, Any]]:
     """List a prompt's tokens, and how much depends on those tried, as a share of the most."""
     most = max(place.falls for place in question.places)
-    places = {n: place for place in question.places for n in range(place.start, place.stop)}
+    places = {number: place for place in question.places for number in place.span}
     return [
         {
             "text": tokenizer.decode([token]),
             "place": places.get(number),
             "share": max(0.0, places[number].falls / most) if number in places and most > 0 else 0,
-            "asked": question.place.start <= number < question.place.stop,
+            "asked": number in question.place.span,
         }
         for number, token in enumerate(token_ids(tokenizer, question.prompt))
     ]
