@@ -24,8 +24,10 @@ circuit only what differs from the base is computed, in one of two ways:
    - Only roles that are both are computed. All others equal the base's, or do not matter.
 
 `make_runs` takes the second way if the model and the batch are of that kind, and a few outputs
-agree with the model's own; otherwise the first. Large batches run in parts. Parts of the second way
-run in several threads, as threads inside PyTorch's operations do little for tensors so small.
+agree with the model's own; otherwise the first. A `Scorer` goes over to the first for good once a
+mechanism of one's own changes a head's own attention or output. Large batches run in parts. Parts
+of the second way run in several threads, as threads inside PyTorch's operations do little for
+tensors so small.
 
 docs/speed.md measures how much time each of these saves.
 """
@@ -175,6 +177,9 @@ class Scorer:
             self.positions[head.layer].check(mechanism.paths, f"{head}: ", circuit.role_names)
         if circuit.is_patched and self.batch.counterfactual is None:
             raise InputError("circuit: expected a batch with a counterfactual, found one without")
+        if self.runs.compute_changes_only and not RoleRuns.can_run(circuit):
+            self.runs = make_hook_runs(self.model, self.batch, self.task)
+            self.free_base_run()
 
     def _losses(self, outputs: Tensor) -> Float[Tensor, "batch target"]:
         # Otherwise half-precision losses would be averaged in half precision.
@@ -226,16 +231,22 @@ def removed_losses(
 
 def make_runs(model: HookedModel, batch: Batch, task: Task) -> "Runs":
     """Choose the faster of the two ways that is exact for this model, batch and loss."""
-    parts = parts_of(model, batch)
     if not _role_runs_are_exact(model, batch, task):
-        most = NOTED // len(parts)
-        return Runs([HookRuns(model, part, task.answer_roles, most) for part in parts])
+        return make_hook_runs(model, batch, task)
+    parts = parts_of(model, batch)
     threads = torch.get_num_threads() if batch.inputs.device.type == "cpu" else 1
     if len(parts) == 1:
         streams = model.cfg.n_layers * batch.roles[0].numel() * model.cfg.d_model
         fewest = max(_WORTH_A_THREAD // streams, math.ceil(len(batch) / threads))
         parts = list(batch.parts(fewest))
     return Runs([RoleRuns(model, part) for part in parts], min(threads, len(parts)))
+
+
+def make_hook_runs(model: HookedModel, batch: Batch, task: Task) -> "Runs":
+    """Make the runs that are exact for every hooked model and every circuit."""
+    parts = parts_of(model, batch)
+    most = NOTED // len(parts)
+    return Runs([HookRuns(model, part, task.answer_roles, most) for part in parts])
 
 
 def _role_runs_are_exact(model: HookedModel, batch: Batch, task: Task) -> bool:

@@ -139,13 +139,6 @@ class Mechanism:
         """Whether its pattern is fixed, as uniform: neither the head's own nor along paths."""
         return not (self.keeps_own or self.follows_paths)
 
-    def shares(self, dest: int) -> tuple[tuple[int, float], ...] | None:
-        """Return the roles that role `dest` attends to, with shares of the attention.
-
-        None if that depends on positions. Of a cut mechanism, the roles that are cut.
-        """
-        return None
-
     @property
     def reads_pattern(self) -> bool:
         """Whether it needs the head's own attention."""
@@ -241,10 +234,6 @@ class WithPaths(Mechanism):
             return self
         return replace(self, paths=tuple(path.named(names) for path in self.paths))
 
-    def shares(self, dest: int) -> tuple[tuple[int, float], ...] | None:
-        sources = [path.src for path in self.paths if path.dest == dest]
-        return tuple((src, 1 / len(sources)) for src in sources)
-
 
 @dataclass(frozen=True)
 class Original(Mechanism):
@@ -285,9 +274,6 @@ class Identity(Mechanism):
 
     def pattern(self, positions: Positions) -> Pattern:
         return torch.eye(positions.n_positions, device=positions.roles.device)[None]
-
-    def shares(self, dest: int) -> tuple[tuple[int, float], ...]:
-        return ((dest, 1.0),)
 
 
 class _ByRole(WithPaths):
@@ -373,9 +359,6 @@ class RoleMean(_ByRole):
     def without(self, path: RolePath) -> Mechanism:
         kept = {p: w for p, w in zip(self.paths, self.weights) if p != path}
         return RoleMean(tuple(kept), tuple(kept.values()))
-
-    def shares(self, dest: int) -> tuple[tuple[int, float], ...]:
-        return tuple((p.src, w) for p, w in zip(self.paths, self.weights) if p.dest == dest)
 
     def text(self, names: Sequence[str] = ()) -> str:
         return f"role-mean of {len(self.paths)} paths"
