@@ -55,18 +55,6 @@ _RULE_IN_ROLE = 0.5  # ... or share of the attention of one of its roles
 _SAME_PREDICTION = 1e-6  # difference of predicted losses that is none
 
 
-def cost_of(mechanism: Mechanism, n_roles: int) -> int:
-    """Return the cost of a head with a mechanism: 0 for uniform and identity.
-
-    Along paths it is 1 for a role's first source and 2 for each further one; without any path 1,
-    since no softmax attends nowhere. Other mechanisms state their own (`Mechanism.cost`).
-    """
-    if mechanism.follows_paths:
-        return max(1, 2 * len(mechanism.paths) - len({path.dest for path in mechanism.paths}))
-    of_head, of_role = mechanism.cost
-    return of_head + of_role * n_roles
-
-
 def propose(attention: Float[Tensor, "dest src"], kind: str, threshold: float) -> Shared:
     """Return the mechanism along paths whose mean attention reaches a threshold.
 
@@ -197,17 +185,18 @@ class Space:
             head, mechanism = choice.head, choice.mechanism
             others = list(self.candidates[head])
             kept = mechanism.paths if mechanism.follows_paths else ()
-            others += [along(path for path in kept if path != removed) for removed in kept]
+            others += [mechanism.without(removed) for removed in kept]
             if not (mechanism.keeps_own or mechanism.is_measured):
                 for new in self.attended[head]:
                     beside = [path for path in kept if self.shared or path.dest != new.dest]
-                    others += [along([*beside, new])] if new not in kept else []
+                    others += [mechanism.with_paths([*beside, new])] if new not in kept else []
             distinct = [other for other in dict.fromkeys(others) if other != mechanism]
             self._neighbours[choice] = [self.choice(head, other) for other in distinct]
         return self._neighbours[choice]
 
     def _cost(self, mechanism: Mechanism) -> int:
-        return cost_of(mechanism, self.empty.n_roles)
+        of_head, of_role = mechanism.cost
+        return of_head + of_role * self.empty.n_roles
 
 
 # The circuits near one, by predicted losses
@@ -442,13 +431,13 @@ class Nearby:
         base, mechanism = self.circuit[choice.head], choice.mechanism
         if mechanism == base:
             return []
-        if not (base.follows_paths and mechanism.follows_paths):
+        if not (base.follows_paths and base.with_paths(mechanism.paths) == mechanism):
             return [choice]
         rows = []
         for dest in sorted({path.dest for path in {*base.paths} ^ {*mechanism.paths}}):
             kept = [path for path in base.paths if path.dest != dest]
             new = [path for path in mechanism.paths if path.dest == dest]
-            rows.append(self.space.choice(choice.head, along([*kept, *new])))
+            rows.append(self.space.choice(choice.head, base.with_paths([*kept, *new])))
         return rows
 
 

@@ -3,7 +3,7 @@
 1. The intact model: its loss, with each head replaced, and with each path *cut live* (its attention
    set to zero, all later attention recomputed). Two standard errors decide what it needs.
 2. The circuit: its *combined* loss with all heads replaced, also with each path removed from it,
-   and with each head *emptied* (all attention at zero) whose pattern is fixed.
+   and with each replaced head *emptied* (all attention at zero).
 3. A control: random circuits of the same size and mechanisms.
 """
 
@@ -31,7 +31,7 @@ from retrieval_interp.circuits.losses import (
     with_cut,
 )
 from retrieval_interp.circuits.means import mean_attention
-from retrieval_interp.circuits.mechanisms import IDENTITY, UNIFORM, Mechanism, along
+from retrieval_interp.circuits.mechanisms import IDENTITY, UNIFORM, Mechanism
 from retrieval_interp.circuits.paths import named
 from retrieval_interp.circuits.scores.enabling import Enabled, enabled_by
 from retrieval_interp.circuits.tolerance import (
@@ -162,7 +162,7 @@ class CircuitScore:
     @property
     def needed_as_such(self) -> list[HeadScore]:
         """Heads with a fixed pattern, such as identity, that a sufficient circuit needs."""
-        fixed = [row for row in self.heads if row.mechanism.is_fixed]
+        fixed = [row for row in self.heads if row.mechanism.is_one_unit]
         return [row for row in fixed if self.sufficient and row.needed]
 
     @property
@@ -247,7 +247,7 @@ def score_circuit(
         loss, se = Measured.of(losses)
         paths.append(PathScore(**vars(cut[path]), removed_loss=loss, se=se))
     heads |= _empty_heads(scorer, circuit, bar, heads, progress)
-    fixed = [row for row in heads.values() if row.mechanism.is_fixed]
+    fixed = [row for row in heads.values() if row.mechanism.is_one_unit]
     needed = [row.head for row in fixed if row.needed]
     for head, enables in _enables(scorer, circuit, needed, progress).items():
         heads[head] = replace(heads[head], enables=enables)
@@ -400,7 +400,7 @@ def _redrawn(mechanism: Mechanism, paths: Sequence[RolePath], draw: random.Rando
         dest = draw.choice([dest for dest in free if len(sources[dest]) >= count])
         free.remove(dest)
         chosen += draw.sample(sources[dest], count)
-    return along(chosen) if chosen else mechanism
+    return mechanism.with_paths(chosen) if chosen else mechanism
 
 
 def random_control(
