@@ -177,7 +177,7 @@ class Scorer:
             self.positions[head.layer].check(mechanism.paths, f"{head}: ", circuit.role_names)
         if circuit.is_patched and self.batch.counterfactual is None:
             raise InputError("circuit: expected a batch with a counterfactual, found one without")
-        if self.runs.compute_changes_only and not RoleRuns.can_run(circuit):
+        if self.runs.are_cheap and not RoleRuns.can_run(circuit):
             self.runs = make_hook_runs(self.model, self.batch, self.task)
             self.free_base_run()
 
@@ -275,8 +275,8 @@ class Runs:
     threads: int = 1
 
     @property
-    def compute_changes_only(self) -> bool:
-        """Whether a run computes only roles that a circuit changes, so is cheap."""
+    def are_cheap(self) -> bool:
+        """Whether a run computes only roles that a circuit changes."""
         return isinstance(self.parts[0], RoleRuns)
 
     def base(self, circuit: Circuit, old: Base | None = None) -> Base:

@@ -12,7 +12,7 @@ import torch
 import retrieval_interp as ri
 from retrieval_interp.circuits.circuit import Circuit, Head
 from retrieval_interp.circuits.discovery.attribution import Estimate, attribute
-from retrieval_interp.circuits.discovery.space import Effort, Nearby, _scaled
+from retrieval_interp.circuits.discovery.space import Effort, Neighbourhood, _scaled
 from retrieval_interp.circuits.losses import Scorer, mean_loss, standard_error
 from retrieval_interp.circuits.mechanisms import IDENTITY, UNIFORM
 from tests.built_by_hand import LastMark, Star, built, copies, finds_the_star, hands_on, scores
@@ -61,7 +61,7 @@ def test_circuits_nearby_should_lose_what_is_estimated_or_measured():
     search = ri.Search(hands_on(), LastMark(), ri.SearchOptions(examples=32))
     judge, start = search.judge, min(search.starts, key=search.key)
     estimates = attribute(search.model, search.task, judge.batch, start)
-    nearby = Nearby(search.space, start, judge, Effort(measured=0, measured_fast=0))
+    nearby = Neighbourhood(search.space, start, judge, Effort(measured=0, measured_if_cheap=0))
     found = nearby.around(limit := 6 * search.key(start))
     for near in found:
         circuit = nearby.circuit_of(near)
@@ -70,9 +70,9 @@ def test_circuits_nearby_should_lose_what_is_estimated_or_measured():
         assert near.key == search.key(circuit)
     assert len(found) > 4 and search.key(start) < max(near.key for near in found) < limit
     start = search.starts[-1]  # of measured patterns, near which are many simpler ones
-    nearby = Nearby(search.space, start, judge)
+    nearby = Neighbourhood(search.space, start, judge)
     first = nearby.chain(search.limit, down=True)[0]  # with one head made simpler
-    rise = judge.loss(nearby.circuit_of(first), stages=1) - judge.loss(start, stages=1)
+    rise = judge.loss(nearby.circuit_of(first), examples=16) - judge.loss(start, examples=16)
     assert first.loss == pytest.approx(judge.loss(start) + rise, abs=1e-9)
     estimated = Estimate(0.3, torch.tensor([0.6, 0.8]))  # an effect of 1.3
     for measured in (2.0, 1.0, 0.1, -1.0):

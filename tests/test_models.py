@@ -259,7 +259,7 @@ def test_role_runs_know_windows(task, model):
     local.load_state_dict(model.state_dict())
     batch, lines = task.sample(6), ["L0.H0 uniform", "L1.H1 cut s2<-s1"]
     scorer, circuit = Scorer(local, task, batch), ri.parse_circuit(lines, task)
-    assert scorer.runs.compute_changes_only
+    assert scorer.runs.are_cheap
     with ri.ablated(local, circuit, batch):
         expected = task.example_losses(local(batch.inputs), batch)
     torch.testing.assert_close(scorer.losses(circuit), expected, atol=1e-5, rtol=0)

@@ -107,10 +107,10 @@ def test_role_runs_are_exact_without_norms_and_without_a_mask(make):
 
 def test_the_fast_way_is_taken_only_where_it_is_exact():
     model, empty = MODELS[True, 1], ri.Circuit({}, 5)
-    assert make_runs(model, BATCH, TASK).compute_changes_only
+    assert make_runs(model, BATCH, TASK).are_cheap
     with model.hooks(fwd_hooks=[("blocks.0.attn.hook_z", lambda z, hook: z * 2)]):
         runs = make_runs(model, BATCH, TASK)
-        assert not runs.compute_changes_only
+        assert not runs.are_cheap
         outputs = runs.outputs(empty, runs.base(empty))
         torch.testing.assert_close(outputs, model(BATCH.inputs)[:, -3:])
 
@@ -221,7 +221,7 @@ def test_a_mechanism_of_ones_own_loses_what_it_loses_with_hooks(mechanism):
         return z
 
     scorer = Scorer(model, TASK, BATCH)
-    assert scorer.runs.compute_changes_only
+    assert scorer.runs.are_cheap
     positions = scorer.positions[0]
     hooks = [(f"blocks.{layer}.attn.hook_pattern", pattern_by_hand) for layer in (1, 2)]
     with torch.no_grad(), model.hooks(fwd_hooks=[*hooks, ("blocks.1.attn.hook_z", half)]):

@@ -41,7 +41,7 @@ from retrieval_interp.circuits.losses import (
 )
 from retrieval_interp.circuits.means import mean_attention
 from retrieval_interp.circuits.paths import Head, HeadPath, RolePath, attention_by_role
-from retrieval_interp.circuits.scores.enabling import Enabled, Sight
+from retrieval_interp.circuits.scores.enabling import AttentionComparison, Enabled
 from retrieval_interp.tasks import Batch, Task
 from retrieval_interp.tasks.messages import counted, listed
 
@@ -543,14 +543,15 @@ def _unit_scores(
         )
         scores.append(score)
         yield score
-    sight = Sight(search.model, batch[:_SEEN], recovery.keeping(units), task.answer_roles)
+    keeping = recovery.keeping(units)
+    comparison = AttentionComparison(search.model, batch[:_SEEN], keeping, task.answer_roles)
     for score in progress(_most_important(scores), "where or what, and for whom"):
         remaining = [kept for kept in units if kept != score.unit]
         yield replace(
             score,
             attention_gone=_halved(recovery, units, score.unit, "pattern"),
             values_gone=_halved(recovery, units, score.unit, "v"),
-            enables=tuple(sight.enabled(recovery.keeping(remaining), named_paths)),
+            enables=tuple(comparison.enabled(recovery.keeping(remaining), named_paths)),
         )
 
 

@@ -93,14 +93,14 @@ def enabled_by(
     for text in (path for path in (*cuts, *later) if isinstance(path, str)):
         check_type(text, HeadPath, "paths", ", as ri.parse_head_path reads it from text")
     empty = Circuit({}, batch.roles.shape[-1])
-    sight = Sight(model, parts_of(model, batch)[0], empty)
+    comparison = AttentionComparison(model, parts_of(model, batch)[0], empty)
     return {
-        cut: tuple(sight.enabled(with_cut(empty, cut), later, least_drop))
+        cut: tuple(comparison.enabled(with_cut(empty, cut), later, least_drop))
         for cut in progress(cuts, "finding enabled paths")
     }
 
 
-class Sight:
+class AttentionComparison:
     """The attention of a model with a circuit in place, compared with that under other circuits."""
 
     def __init__(

@@ -35,7 +35,7 @@ from retrieval_interp.circuits.mechanisms import IDENTITY, UNIFORM, Mechanism
 from retrieval_interp.circuits.paths import named
 from retrieval_interp.circuits.scores.enabling import Enabled, enabled_by
 from retrieval_interp.circuits.tolerance import (
-    Bar,
+    Limit,
     has_learned,
     is_better,
     kept_share,
@@ -237,16 +237,16 @@ def score_circuit(
     scorer = Scorer(model, task, batch)
     intact = scorer.base_losses.mean(dim=1)
     uninformed = uninformed_loss(model, task, batch, scorer.losses_by_example)
-    bar = Bar(task, intact, uninformed.loss, tolerance)
+    limit = Limit(task, intact, uninformed.loss, tolerance)
     heads = _replace_heads(scorer, circuit, progress)
-    cut, redundant = _cut_live(scorer, circuit, bar, progress)
+    cut, redundant = _cut_live(scorer, circuit, limit, progress)
     scorer.rebase(circuit)
     combined = scorer.base_losses.mean(dim=1)
     paths = []
     for path, losses in removed_losses(scorer, circuit, progress):
         loss, se = Measured.of(losses)
         paths.append(PathScore(**vars(cut[path]), removed_loss=loss, se=se))
-    heads |= _empty_heads(scorer, circuit, bar, heads, progress)
+    heads |= _empty_heads(scorer, circuit, limit, heads, progress)
     fixed = [row for row in heads.values() if row.mechanism.is_one_unit]
     needed = [row.head for row in fixed if row.needed]
     for head, enables in _enables(scorer, circuit, needed, progress).items():
@@ -257,12 +257,12 @@ def score_circuit(
     score = CircuitScore(
         circuit=circuit,
         examples=len(batch),
-        tolerance=bar.tolerance,
+        tolerance=limit.tolerance,
         loss_name=task.loss_name,
         baseline_loss=Measured.of(intact).loss,
         baseline_se=Measured.of(intact).se,
         uninformed_loss=uninformed.loss,
-        uninformed=uninformed.what,
+        uninformed=uninformed.description,
         heads=tuple(heads.values()),
         enabling=tuple(cut[path] for path in circuit.enabling),
         redundant=redundant,
@@ -290,7 +290,7 @@ def _replace_heads(scorer: Scorer, circuit: Circuit, progress: Progress) -> dict
 def _empty_heads(
     scorer: Scorer,
     circuit: Circuit,
-    bar: Bar,
+    limit: Limit,
     heads: dict[Head, HeadScore],
     progress: Progress,
 ) -> dict[Head, HeadScore]:
@@ -299,7 +299,7 @@ def _empty_heads(
     for head in progress(list(circuit.mechanisms), "emptying heads"):
         if not circuit[head].keeps_own:
             losses = scorer.losses_by_example(with_cut(circuit, head))
-            emptied, needed = Measured.of(losses), bar.side(losses)
+            emptied, needed = Measured.of(losses), limit.clearly_above(losses)
             scores[head] = replace(heads[head], emptied=emptied, needed=needed)
     return scores
 
@@ -315,7 +315,7 @@ def _enables(
 
 
 def _cut_live(
-    scorer: Scorer, circuit: Circuit, bar: Bar, progress: Progress
+    scorer: Scorer, circuit: Circuit, limit: Limit, progress: Progress
 ) -> tuple[dict[HeadPath, LivePathScore], tuple[RedundantScore, ...]]:
     """Cut every path, and every set of which one suffices, in the intact model."""
     sets, attention = circuit.redundant, mean_attention(scorer.model, scorer.batch)
@@ -332,19 +332,20 @@ def _cut_live(
             live_loss=Measured.of(cut[path]).loss,
             live_se=Measured.of(cut[path]).se,
             enables=enables[path],
-            needed=bar.side(cut[path]),
+            needed=limit.clearly_above(cut[path]),
         )
     redundant = []
     for same in sets:
         spared = [cut[fewer] for fewer in all_but_one(same)]
+        fails = map(limit.clearly_above, spared)
         score = RedundantScore(
             paths=same,
             live_loss=Measured.of(cut[same]).loss,
             live_se=Measured.of(cut[same]).se,
             left_losses=tuple(float(losses.mean()) for losses in spared),
             enables=enables[same],
-            needed=bar.side(cut[same]),
-            suffice=tuple(None if above is None else not above for above in map(bar.side, spared)),
+            needed=limit.clearly_above(cut[same]),
+            suffice=tuple(None if above is None else not above for above in fails),
         )
         redundant.append(score)
     return rows, tuple(redundant)
