@@ -68,7 +68,6 @@ _WORTH_A_THREAD = 1_000_000  # numbers in all residual streams
 Progress = Callable[[Iterable[Any], str], Iterable[Any]]
 Removal = HeadPath | tuple[HeadPath, ...] | Head  # a path, several at once, or all of a head
 SomeRemoval = TypeVar("SomeRemoval", bound=Removal)
-Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
@@ -282,23 +281,21 @@ class Runs:
     def base(self, circuit: Circuit, old: Base | None = None) -> Base:
         """Run a circuit as the base of the next ones, reusing an old base."""
         olds: Sequence[Any] = old or [None] * len(self.parts)
-        return self._in_threads(lambda pair: pair[0].base(circuit, pair[1]), zip(self.parts, olds))
+        return self._in_threads(lambda part, old: part.base(circuit, old), olds)
 
     def outputs(self, circuit: Circuit, base: Base) -> Float[Tensor, "batch pos d_out"]:
         """Return the outputs of all examples under a circuit."""
-        pairs = zip(self.parts, base)
-        parts = self._in_threads(lambda pair: pair[0].outputs(circuit, pair[1]), pairs)
-        return parts[0] if len(parts) == 1 else torch.cat(parts)
+        outputs = self._in_threads(lambda part, base: part.outputs(circuit, base), base)
+        return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
 
-    def _in_threads(
-        self, function: Callable[[Item], Result], items: Iterable[Item]
-    ) -> list[Result]:
+    def _in_threads(self, run: Callable[[Any, Any], Result], bases: Sequence[Any]) -> list[Result]:
+        """Run every part from its base."""
         if self.threads == 1:
-            return [function(item) for item in items]
+            return list(map(run, self.parts, bases))
         threads = torch.get_num_threads()
         try:  # in these threads PyTorch starts no others
             with ThreadPoolExecutor(self.threads, "runs", torch.set_num_threads, (1,)) as pool:
-                return list(pool.map(function, items))
+                return list(pool.map(run, self.parts, bases))
         finally:
             torch.set_num_threads(threads)
 
