@@ -26,8 +26,8 @@ from retrieval_interp.circuits.counterfactual.patching import (
     written,
 )
 from retrieval_interp.circuits.deadline import Deadline
+from retrieval_interp.circuits.hook_runs import answer_hooks
 from retrieval_interp.circuits.hooks import HookedModel, has_hooks, hooked, in_all_layers, run_model
-from retrieval_interp.circuits.losses import answer_hooks
 from retrieval_interp.circuits.mechanisms import ORIGINAL, Mechanism
 from retrieval_interp.circuits.paths import role_places
 from retrieval_interp.tasks import Batch, InputError, Task, parse_role, role_name

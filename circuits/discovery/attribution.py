@@ -23,8 +23,8 @@ from torch import Tensor
 from retrieval_interp.circuits import hooks
 from retrieval_interp.circuits.circuit import Circuit, Head
 from retrieval_interp.circuits.fits import check_batch_fits, check_model_fits
+from retrieval_interp.circuits.hook_runs import answer_hooks
 from retrieval_interp.circuits.hooks import HookedModel
-from retrieval_interp.circuits.losses import answer_hooks
 from retrieval_interp.circuits.mechanisms import Mechanism, Positions
 from retrieval_interp.tasks import Batch, InputError, Task
 
