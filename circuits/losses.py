@@ -43,7 +43,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from retrieval_interp.circuits import fits
-from retrieval_interp.circuits.circuit import Circuit, Head, HeadPath
+from retrieval_interp.circuits.circuit import Circuit
 from retrieval_interp.circuits.hook_runs import NOTED, HookBase, HookRuns
 from retrieval_interp.circuits.hooks import (
     HookedModel,
@@ -53,6 +53,7 @@ from retrieval_interp.circuits.hooks import (
     run_model,
 )
 from retrieval_interp.circuits.mechanisms import OneHot
+from retrieval_interp.circuits.paths import Head, HeadPath
 from retrieval_interp.circuits.role_runs import SCORED_ROLE, RoleBase, RoleRuns
 from retrieval_interp.tasks import Batch, InputError, Task
 

@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from retrieval_interp.circuits.circuit import Circuit, Head, HeadPath
+from retrieval_interp.circuits.circuit import Circuit
 from retrieval_interp.circuits.direct_effect import copy_scores, direct_effects
 from retrieval_interp.circuits.discovery.attribution import attribute
 from retrieval_interp.circuits.discovery.judge import Judge
@@ -33,6 +33,7 @@ from retrieval_interp.circuits.head_kinds import (
 from retrieval_interp.circuits.hooks import HookedModel, is_causal
 from retrieval_interp.circuits.losses import Measured, Progress, no_progress
 from retrieval_interp.circuits.mechanisms import Mechanism, OneHot
+from retrieval_interp.circuits.paths import Head, HeadPath
 from retrieval_interp.circuits.tolerance import kept_share
 from retrieval_interp.tasks import Batch, InputError, InputWarning, Task
 from retrieval_interp.tasks.messages import shown

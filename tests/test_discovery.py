@@ -11,11 +11,12 @@ import pytest
 import torch
 
 import retrieval_interp as ri
-from retrieval_interp.circuits.circuit import Circuit, Head
+from retrieval_interp.circuits.circuit import Circuit
 from retrieval_interp.circuits.discovery.attribution import Estimate, attribute
 from retrieval_interp.circuits.discovery.space import Effort, Neighbourhood, _scaled
 from retrieval_interp.circuits.losses import Scorer, mean_loss, standard_error
 from retrieval_interp.circuits.mechanisms import IDENTITY, UNIFORM, OneHot, WithPaths
+from retrieval_interp.circuits.paths import Head
 from tests.built_by_hand import LastMark, Star, built, copies, finds_the_star, hands_on, scores
 from tests.oracles import naive_mse
 

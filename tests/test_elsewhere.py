@@ -9,10 +9,11 @@ import torch
 import torch.nn.functional as F
 
 import retrieval_interp as ri
-from retrieval_interp.circuits.circuit import Circuit, Head, HeadPath, RolePath
+from retrieval_interp.circuits.circuit import Circuit
 from retrieval_interp.circuits.discovery.judge import Judge
 from retrieval_interp.circuits.losses import Scorer
 from retrieval_interp.circuits.mechanisms import PREVIOUS, UNIFORM
+from retrieval_interp.circuits.paths import Head, HeadPath, RolePath
 from retrieval_interp.explorer.state import Exploring
 from retrieval_interp.tasks.words.given_texts import NextTokenTask
 from retrieval_interp.views.scan_view import scan_verdict

@@ -21,11 +21,12 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from retrieval_interp.circuits import hooks
-from retrieval_interp.circuits.circuit import Circuit, Head
+from retrieval_interp.circuits.circuit import Circuit
 from retrieval_interp.circuits.fits import check_batch_fits, check_model_fits
 from retrieval_interp.circuits.hook_runs import answer_hooks
 from retrieval_interp.circuits.hooks import HookedModel
 from retrieval_interp.circuits.mechanisms import Mechanism, Positions
+from retrieval_interp.circuits.paths import Head
 from retrieval_interp.tasks import Batch, InputError, Task
 
 _READ = 64  # outputs at a position that a loss may depend on, for a second-order term

@@ -14,11 +14,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from retrieval_interp.circuits.circuit import Circuit, HeadPath
+from retrieval_interp.circuits.circuit import Circuit
 from retrieval_interp.circuits.hook_runs import HookRuns
 from retrieval_interp.circuits.hooks import HookedModel, hooked, in_all_layers, parts_of, run_model
 from retrieval_interp.circuits.losses import Progress, SomeRemoval, no_progress, with_cut
-from retrieval_interp.circuits.paths import attention_along
+from retrieval_interp.circuits.paths import HeadPath, attention_along
 from retrieval_interp.tasks import Batch
 from retrieval_interp.tasks.messages import check_type
 

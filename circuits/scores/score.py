@@ -14,7 +14,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from retrieval_interp.circuits.circuit import Circuit, Head, HeadPath, RolePath
+from retrieval_interp.circuits.circuit import Circuit
 from retrieval_interp.circuits.hooks import HookedModel, has_hooks, with_counterfactual
 from retrieval_interp.circuits.losses import (
     Measured,
@@ -32,7 +32,7 @@ from retrieval_interp.circuits.losses import (
 )
 from retrieval_interp.circuits.means import mean_attention
 from retrieval_interp.circuits.mechanisms import IDENTITY, UNIFORM, Mechanism
-from retrieval_interp.circuits.paths import named
+from retrieval_interp.circuits.paths import Head, HeadPath, RolePath, named
 from retrieval_interp.circuits.scores.enabling import Enabled, enabled_by
 from retrieval_interp.circuits.tolerance import (
     Limit,
