@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import reduce
 from typing import Any
 
-from retrieval_interp.circuits.counterfactual import patching as patching  # adds to MECHANISMS
+from retrieval_interp.circuits import patched_heads as patched_heads  # adds to MECHANISMS
 from retrieval_interp.circuits.mechanisms import MECHANISMS, ORIGINAL, Cut, Mechanism
 from retrieval_interp.circuits.paths import Head, HeadPath, RolePath, named
 from retrieval_interp.tasks import InputError, Task, role_name

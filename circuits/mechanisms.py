@@ -34,7 +34,7 @@ Pattern = Float[Tensor, "#batch dest src"]
 OwnPattern = Float[Tensor, "batch dest src"]  # of the head itself in a run
 Output = Float[Tensor, "batch dest d_head"]  # what a head writes, z = P V
 MECHANISMS: dict[str, type["Mechanism"]] = {}
-"""Every class of mechanism, by its `kind`; `circuit` imports those of `counterfactual`, too."""
+"""Every class of mechanism, by its `kind`; `circuit` imports those of `patched_heads`, too."""
 EVERYTHING_BEFORE = Mask()
 _DIGITS = 5  # decimals of a mean pattern's weights
 
@@ -113,7 +113,7 @@ class Mechanism:
     kind: ClassVar[str]  # the word for it in text and files
     keeps_own: ClassVar[bool] = False  # its pattern is the head's own, `changed`
     replaces_output: ClassVar[bool] = False  # it defines what the head writes (`output`)
-    is_patched: ClassVar[bool] = False  # from a counterfactual prompt (`counterfactual.patching`)
+    is_patched: ClassVar[bool] = False  # from a counterfactual prompt (`patched_heads`)
 
     def pattern(self, positions: Positions) -> Pattern:
         """Build its pattern in float32; [1 dest src] if it is the same for all examples."""

@@ -2,7 +2,7 @@
 
 A path joins roles of the same chain. `path_sources` says which positions these are, for patterns
 along paths and for attention that is cut or measured. Only where heads are patched from a
-counterfactual prompt, it joins roles of any two chains (`counterfactual.patching.places_of`).
+counterfactual prompt, it joins roles of any two chains (`patched_heads.places_of`).
 Nothing here runs a model.
 """
 

@@ -18,7 +18,6 @@ from torch import Tensor
 from retrieval_interp.circuits.circuit import Circuit
 from retrieval_interp.circuits.counterfactual.keep_search import KeepSearch, Recovery, Share
 from retrieval_interp.circuits.counterfactual.origin import Origin, origins
-from retrieval_interp.circuits.counterfactual.patching import Patch
 from retrieval_interp.circuits.counterfactual.question import PromptQuestion
 from retrieval_interp.circuits.counterfactual.units import (
     LEVELS,
@@ -35,6 +34,7 @@ from retrieval_interp.circuits.hook_runs import HookRuns
 from retrieval_interp.circuits.hooks import HookedModel
 from retrieval_interp.circuits.losses import Measured, Progress, no_progress, standard_error
 from retrieval_interp.circuits.means import mean_attention
+from retrieval_interp.circuits.patched_heads import Patch
 from retrieval_interp.circuits.paths import Head, HeadPath, RolePath, attention_by_role
 from retrieval_interp.circuits.scores.enabling import AttentionComparison, Enabled
 from retrieval_interp.tasks import Batch, Task

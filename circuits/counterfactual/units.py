@@ -19,16 +19,16 @@ from jaxtyping import Float
 from torch import Tensor
 
 from retrieval_interp.circuits.circuit import Circuit
-from retrieval_interp.circuits.counterfactual.patching import (
+from retrieval_interp.circuits.deadline import Deadline
+from retrieval_interp.circuits.hook_runs import answer_hooks
+from retrieval_interp.circuits.hooks import HookedModel, has_hooks, hooked, in_all_layers, run_model
+from retrieval_interp.circuits.mechanisms import ORIGINAL, Mechanism
+from retrieval_interp.circuits.patched_heads import (
     Counterfactual,
     Patch,
     Patched,
     written,
 )
-from retrieval_interp.circuits.deadline import Deadline
-from retrieval_interp.circuits.hook_runs import answer_hooks
-from retrieval_interp.circuits.hooks import HookedModel, has_hooks, hooked, in_all_layers, run_model
-from retrieval_interp.circuits.mechanisms import ORIGINAL, Mechanism
 from retrieval_interp.circuits.paths import Head, HeadPath, RolePath, role_places
 from retrieval_interp.tasks import Batch, InputError, Task, parse_role, role_name
 from retrieval_interp.tasks.task import Attended, Outputs, Roles
@@ -341,7 +341,7 @@ def _patched_layer(here: Attended, there: Attended, patch: Patch) -> Tensor:
 def _levels(added: Float[Tensor, "split batch head dest src"], batch: Batch) -> list[Tensor]:
     """Sum contributions over heads, rows and paths, [split batch head ...].
 
-    Paths join roles of any two chains, as in `patching.places_of`.
+    Paths join roles of any two chains, as in `patched_heads.places_of`.
     """
     added = added.nan_to_num()  # rows of padding may be NaN
     standing = role_places(batch.roles, added.shape[-1]).to(added)
