@@ -14,7 +14,7 @@ import sys
 import warnings
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from operator import ne
 from time import monotonic
@@ -188,15 +188,13 @@ class Search:
     @property
     def judge(self) -> Judge:
         """The judge of the examples, with one of as many others to confirm."""
-        self._judge = self._judge or self._make_judge()
+        if self._judge is None:
+            model, task, tolerance, confirming = self.model, self.task, self.options.tolerance, None
+            if not task.fixed:
+                fresh = self._drawn(self.options.seed + _CONFIRMING)
+                confirming = Judge(model, task, fresh, tolerance, deadline=self.deadline)
+            self._judge = Judge(model, task, self.batch, tolerance, confirming, self.deadline)
         return self._judge
-
-    def _make_judge(self) -> Judge:
-        model, task, tolerance, confirming = self.model, self.task, self.options.tolerance, None
-        if not task.fixed:
-            fresh = self._drawn(self.options.seed + _CONFIRMING)
-            confirming = Judge(model, task, fresh, tolerance, deadline=self.deadline)
-        return Judge(model, task, self.batch, tolerance, confirming, self.deadline)
 
     @cached_property
     def space(self) -> Space:
@@ -275,10 +273,8 @@ class Search:
         for doing in deadline.steps_until(self._deadlines[0], self._try_circuits(), model):
             yield self._state(doing)
         self._search_ended = "stopped by its time limit" if deadline.passed else "done"
-        if self._judge is None:
-            return  # measuring the intact model has taken all the time
-        if not self.judge.learned:
-            return
+        if self._judge is None or not self._judge.learned:
+            return  # measuring the model has taken all the time, or it has learned nothing
         self._cuts_ended = "cancelled"
         cuts = cut_paths(self.judge, self.heads, self.needed)
         for doing in deadline.steps_until(self._deadlines[1], cuts, model):
@@ -375,7 +371,7 @@ def simplify(search: Search, effort: Effort = EFFORT) -> Iterator[str]:
        do without it may take many changes, which are predicted better from there.
     """
     paths, heads = search.space.aiming("paths"), search.space.aiming("heads")
-    searched = set[tuple[str, int, Circuit]]()  # with which aim, below which key, around what
+    searched = set[tuple[str, int, Circuit]]()
     fewest_paths = _Simplification(search, paths, heads, effort, searched)
     fewest_heads = _Simplification(search, heads, paths, effort, searched)
     yield "starting"
@@ -386,42 +382,38 @@ def simplify(search: Search, effort: Effort = EFFORT) -> Iterator[str]:
         yield from fewest_heads.run(min(search.holding, key=search.key))
 
 
+@dataclass
 class _Simplification:
     """Simplifies circuits by two aims, the first of which decides what is best (`simplify`)."""
 
-    def __init__(
-        self,
-        search: Search,
-        first: Space,
-        second: Space,
-        effort: Effort,
-        searched: set[tuple[str, int, Circuit]],
-    ):
-        self.search, self.first, self.second = search, first, second
-        self.effort, self.searched = effort, searched
-        self.start = search.space.empty
-        self.work: list[LocalSearch] = []  # what to do next
-        self.is_taken_apart = False  # whether parts of the simplest circuit were taken away
+    search: Search
+    first: Space
+    second: Space
+    effort: Effort
+    searched: set[tuple[str, int, Circuit]]  # with which aim, below which key, around what
+    work: list[LocalSearch] = field(default_factory=list)  # what to do next
+    is_taken_apart: bool = False  # whether parts of the simplest circuit were taken away
 
     def run(self, start: Circuit) -> Iterator[str]:
         """Simplify one circuit until no local search finds a simpler one that holds."""
-        self.start = start
         self._begin_at(start)
         while self.work:
             yield from self._search_around(self.work.pop(0))
-            if not self.work and not self.is_taken_apart and self.search.holds(self.simplest):
-                yield from self._take_apart(self.simplest)
+            simplest = self._simplest_or(start)
+            if not self.work and not self.is_taken_apart and self.search.holds(simplest):
+                yield from self._take_apart(simplest)
 
-    @property
-    def simplest(self) -> Circuit:
-        """The simplest circuit that holds, or the start before there is one."""
-        return min(self.search.holding, key=self.first.key, default=self.start)
+    def _simplest_or(self, circuit: Circuit) -> Circuit:
+        """Return the simplest circuit that holds, or this one before there is any."""
+        return min(self.search.holding, key=self.first.key, default=circuit)
 
     def _begin_at(self, circuit: Circuit) -> None:
         """Start the work list again, with a circuit and the simplest so far."""
-        first, second = self.first, self.second
-        around = (first, circuit), (second, circuit), (first, self.simplest)
-        self.work = [LocalSearch(*pair) for pair in around]
+        self.work = [
+            LocalSearch(self.first, circuit),
+            LocalSearch(self.second, circuit),
+            LocalSearch(self.first, self._simplest_or(circuit)),
+        ]
         self.is_taken_apart = False
 
     def _search_around(self, local: LocalSearch) -> Iterator[str]:
@@ -435,7 +427,7 @@ class _Simplification:
         yield f"looking for fewer {aim.fewest}"
         largest = sys.maxsize
         if aim is self.second and holding:
-            largest = self.first.size(self.first.key(self.simplest))
+            largest = self.first.size(min(map(self.first.key, holding)))
         nearby = Neighbourhood(aim, centre, self.search.judge, self.effort)
         trials = candidates(nearby, below_key, largest)
         if not trials:
