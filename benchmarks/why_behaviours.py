@@ -22,9 +22,9 @@ from measure import Rows, benchmark, timed
 import retrieval_interp as ri
 from examples.answers import BEHAVIOURS
 from retrieval_interp.circuits.counterfactual.keep_search import Recovery
-from retrieval_interp.circuits.counterfactual.patching import PATCHES
 from retrieval_interp.circuits.counterfactual.units import MetricTask
 from retrieval_interp.circuits.hooks import run_model
+from retrieval_interp.circuits.patched_heads import PATCHES
 
 
 def row(name: str, seed: int, options: argparse.Namespace, model: Any) -> dict[str, Any]:

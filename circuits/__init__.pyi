@@ -1,7 +1,4 @@
 from retrieval_interp.circuits.circuit import Circuit as Circuit
-from retrieval_interp.circuits.circuit import Head as Head
-from retrieval_interp.circuits.circuit import HeadPath as HeadPath
-from retrieval_interp.circuits.circuit import RolePath as RolePath
 from retrieval_interp.circuits.circuit import parse_circuit as parse_circuit
 from retrieval_interp.circuits.circuit import parse_head_path as parse_head_path
 from retrieval_interp.circuits.counterfactual.why import why as why
@@ -13,6 +10,9 @@ from retrieval_interp.circuits.hooks import ablated as ablated
 from retrieval_interp.circuits.losses import Scorer as Scorer
 from retrieval_interp.circuits.means import mean_attention as mean_attention
 from retrieval_interp.circuits.mechanisms import Mechanism as Mechanism
+from retrieval_interp.circuits.paths import Head as Head
+from retrieval_interp.circuits.paths import HeadPath as HeadPath
+from retrieval_interp.circuits.paths import RolePath as RolePath
 from retrieval_interp.circuits.scores.ablations import ablations as ablations
 from retrieval_interp.circuits.scores.score import CircuitScore as CircuitScore
 from retrieval_interp.circuits.scores.score import score_circuit as score_circuit

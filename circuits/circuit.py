@@ -11,12 +11,9 @@ from dataclasses import dataclass, field, replace
 from functools import reduce
 from typing import Any
 
-from retrieval_interp.circuits.counterfactual import patching as patching  # adds to MECHANISMS
+from retrieval_interp.circuits import patched_heads as patched_heads  # adds to MECHANISMS
 from retrieval_interp.circuits.mechanisms import MECHANISMS, ORIGINAL, Cut, Mechanism
-from retrieval_interp.circuits.paths import Head as Head
-from retrieval_interp.circuits.paths import HeadPath as HeadPath
-from retrieval_interp.circuits.paths import RolePath as RolePath
-from retrieval_interp.circuits.paths import named
+from retrieval_interp.circuits.paths import Head, HeadPath, RolePath, named
 from retrieval_interp.tasks import InputError, Task, role_name
 from retrieval_interp.tasks.messages import check_type, nearest
 from retrieval_interp.tasks.structured import from_data, read_json

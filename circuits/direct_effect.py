@@ -17,9 +17,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from retrieval_interp.circuits.circuit import Head
 from retrieval_interp.circuits.hooks import HookedModel, call_options, heads_of, hooked, measuring
 from retrieval_interp.circuits.losses import Measured
+from retrieval_interp.circuits.paths import Head
 from retrieval_interp.tasks import Batch
 
 _AT_ONCE = 30_000_000  # numbers that heads write and that are held at once

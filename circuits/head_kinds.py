@@ -14,7 +14,6 @@ from typing import Any
 
 import torch
 
-from retrieval_interp.circuits.circuit import Head, HeadPath, RolePath
 from retrieval_interp.circuits.discovery.space import propose
 from retrieval_interp.circuits.hooks import HookedModel, heads_of
 from retrieval_interp.circuits.means import (
@@ -35,6 +34,7 @@ from retrieval_interp.circuits.mechanisms import (
     Mechanism,
     Positions,
 )
+from retrieval_interp.circuits.paths import Head, HeadPath, RolePath
 from retrieval_interp.tasks import Batch, Task
 from retrieval_interp.tasks.words.given_texts import NextTokenTask
 

@@ -15,9 +15,9 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from retrieval_interp.circuits.circuit import Circuit, Head
+from retrieval_interp.circuits.circuit import Circuit
 from retrieval_interp.circuits.mechanisms import Mechanism, Positions, pattern_of
-from retrieval_interp.circuits.paths import Mask, softmax_attention
+from retrieval_interp.circuits.paths import Head, Mask, softmax_attention
 from retrieval_interp.tasks import Batch, InputError
 from retrieval_interp.tasks.messages import check_type
 from retrieval_interp.tasks.task import Attended

@@ -5,7 +5,7 @@ in place; it always equals that of a whole run with hooks (`hooks.ablated`). Cir
 compared with each other differ little. So one run is kept, the *base*, and of a run with another
 circuit only what differs from the base is computed, in one of two ways:
 
-1. **With hooks, from the first layer that differs** (`HookRuns`): for any hooked model.
+1. **With hooks, from the first layer that differs** (`hook_runs.HookRuns`): for any hooked model.
 
    - What every block of the base returned is kept. Blocks before the first head whose mechanism
      differs would return the same, so they are skipped.
@@ -24,8 +24,10 @@ circuit only what differs from the base is computed, in one of two ways:
    - Only roles that are both are computed. All others equal the base's, or do not matter.
 
 `make_runs` takes the second way if the model and the batch are of that kind, and a few outputs
-agree with the model's own; otherwise the first. Large batches run in parts. Parts of the second way
-run in several threads, as threads inside PyTorch's operations do little for tensors so small.
+agree with the model's own; otherwise the first. A `Scorer` goes over to the first for good once a
+mechanism of one's own changes a head's own attention or output. Large batches run in parts. Parts
+of the second way run in several threads, as threads inside PyTorch's operations do little for
+tensors so small.
 
 docs/speed.md measures how much time each of these saves.
 """
@@ -33,40 +35,34 @@ docs/speed.md measures how much time each of these saves.
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
 import torch
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 
 from retrieval_interp.circuits import fits
-from retrieval_interp.circuits.circuit import Circuit, Head, HeadPath
+from retrieval_interp.circuits.circuit import Circuit
+from retrieval_interp.circuits.hook_runs import NOTED, HookBase, HookRuns
 from retrieval_interp.circuits.hooks import (
     HookedModel,
-    KeptPatterns,
-    ablated,
-    has_hooks,
     heads_of,
-    hook_points,
-    hooked,
     parts_of,
     positions_by_layer,
     run_model,
 )
 from retrieval_interp.circuits.mechanisms import OneHot
+from retrieval_interp.circuits.paths import Head, HeadPath
 from retrieval_interp.circuits.role_runs import SCORED_ROLE, RoleBase, RoleRuns
 from retrieval_interp.tasks import Batch, InputError, Task
 
-NOTED = 200_000_000  # numbers that a base may keep of what modules read and returned
 _CHECKED = 16  # examples on which role runs are compared with the model
 _WORTH_A_THREAD = 1_000_000  # numbers in all residual streams
 
 Progress = Callable[[Iterable[Any], str], Iterable[Any]]
 Removal = HeadPath | tuple[HeadPath, ...] | Head  # a path, several at once, or all of a head
 SomeRemoval = TypeVar("SomeRemoval", bound=Removal)
-Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
@@ -175,6 +171,9 @@ class Scorer:
             self.positions[head.layer].check(mechanism.paths, f"{head}: ", circuit.role_names)
         if circuit.is_patched and self.batch.counterfactual_attention is None:
             raise InputError("circuit: expected a batch with a counterfactual, found one without")
+        if self.runs.are_cheap and not RoleRuns.can_run(circuit):
+            self.runs = make_hook_runs(self.model, self.batch, self.task)
+            self.free_base_run()
 
     def _losses(self, outputs: Tensor) -> Float[Tensor, "batch target"]:
         # Otherwise half-precision losses would be averaged in half precision.
@@ -226,16 +225,22 @@ def removed_losses(
 
 def make_runs(model: HookedModel, batch: Batch, task: Task) -> "Runs":
     """Choose the faster of the two ways that is exact for this model, batch and loss."""
-    parts = parts_of(model, batch)
     if not _role_runs_are_exact(model, batch, task):
-        most = NOTED // len(parts)
-        return Runs([HookRuns(model, part, task.answer_roles, most) for part in parts])
+        return make_hook_runs(model, batch, task)
+    parts = parts_of(model, batch)
     threads = torch.get_num_threads() if batch.inputs.device.type == "cpu" else 1
     if len(parts) == 1:
         streams = model.cfg.n_layers * batch.roles[0].numel() * model.cfg.d_model
         fewest = max(_WORTH_A_THREAD // streams, math.ceil(len(batch) / threads))
         parts = list(batch.parts(fewest))
     return Runs([RoleRuns(model, part) for part in parts], min(threads, len(parts)))
+
+
+def make_hook_runs(model: HookedModel, batch: Batch, task: Task) -> "Runs":
+    """Make the runs that are exact for every hooked model and every circuit."""
+    parts = parts_of(model, batch)
+    most = NOTED // len(parts)
+    return Runs([HookRuns(model, part, task.answer_roles, most) for part in parts])
 
 
 def _role_runs_are_exact(model: HookedModel, batch: Batch, task: Task) -> bool:
@@ -253,7 +258,7 @@ def _role_runs_are_exact(model: HookedModel, batch: Batch, task: Task) -> bool:
     return torch.allclose(runs.outputs(empty, runs.base(empty)), outputs, 1e-4, 1e-4, True)
 
 
-Base = Sequence["HookBase | RoleBase"]  # the run that is kept, part by part
+Base = Sequence[HookBase | RoleBase]  # the run that is kept, part by part
 
 
 @dataclass(frozen=True)
@@ -264,188 +269,27 @@ class Runs:
     threads: int = 1
 
     @property
-    def compute_changes_only(self) -> bool:
-        """Whether a run computes only roles that a circuit changes, so is cheap."""
+    def are_cheap(self) -> bool:
+        """Whether a run computes only roles that a circuit changes."""
         return isinstance(self.parts[0], RoleRuns)
 
     def base(self, circuit: Circuit, old: Base | None = None) -> Base:
         """Run a circuit as the base of the next ones, reusing an old base."""
         olds: Sequence[Any] = old or [None] * len(self.parts)
-        return self._in_threads(lambda pair: pair[0].base(circuit, pair[1]), zip(self.parts, olds))
+        return self._in_threads(lambda part, old: part.base(circuit, old), olds)
 
     def outputs(self, circuit: Circuit, base: Base) -> Float[Tensor, "batch pos d_out"]:
         """Return the outputs of all examples under a circuit."""
-        pairs = zip(self.parts, base)
-        parts = self._in_threads(lambda pair: pair[0].outputs(circuit, pair[1]), pairs)
-        return parts[0] if len(parts) == 1 else torch.cat(parts)
+        outputs = self._in_threads(lambda part, base: part.outputs(circuit, base), base)
+        return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
 
-    def _in_threads(
-        self, function: Callable[[Item], Result], items: Iterable[Item]
-    ) -> list[Result]:
+    def _in_threads(self, run: Callable[[Any, Any], Result], bases: Sequence[Any]) -> list[Result]:
+        """Run every part from its base."""
         if self.threads == 1:
-            return [function(item) for item in items]
+            return list(map(run, self.parts, bases))
         threads = torch.get_num_threads()
         try:  # in these threads PyTorch starts no others
             with ThreadPoolExecutor(self.threads, "runs", torch.set_num_threads, (1,)) as pool:
-                return list(pool.map(function, items))
+                return list(pool.map(run, self.parts, bases))
         finally:
             torch.set_num_threads(threads)
-
-
-# Runs with hooks
-
-InputOutput = dict[nn.Module, tuple[Tensor, Tensor]]  # a module's input and output, [batch pos d]
-
-
-@dataclass(frozen=True)
-class HookBase:
-    """A whole run; `returned` is of each block but the last, or empty if no run can start there."""
-
-    circuit: Circuit
-    outputs: Float[Tensor, "batch answer d_out"]
-    returned: Sequence[Any]
-    noted: InputOutput
-
-
-class HookRuns:
-    """Runs of a hooked model on a batch, from the first layer that differs from a base.
-
-    If the task has answer roles, logits are computed at these only; with a large vocabulary all
-    would fill the memory. Inputs and outputs of modules are kept, if they are `most` numbers.
-    """
-
-    def __init__(
-        self, model: HookedModel, batch: Batch, answers: tuple[int, ...] = (), most: int = NOTED
-    ):
-        self.model, self.batch = model, batch
-        self.reading = answer_hooks(model, batch, answers)
-        self.patterns = KeptPatterns(batch, model)
-        n_examples, n_positions = batch.inputs.shape[:2]
-        size = 7 * model.cfg.n_layers * model.cfg.d_model * n_examples * n_positions
-        self.modules = [] if has_hooks(model) or size > most else position_wise(model)
-
-    @torch.no_grad()
-    def base(self, circuit: Circuit, old: HookBase | None = None) -> HookBase:
-        """Run a circuit as a base, from where it differs from an old one."""
-        layer = self.first_layer(circuit, old)
-        if old is not None and layer == len(self.model.blocks):
-            return replace(old, circuit=circuit)
-        returned = list(old.returned[:layer]) if old else []
-        noted, old_noted = (dict(old.noted), old.noted) if old else (InputOutput(), InputOutput())
-        before = returned[-1] if returned else None
-        handles = [
-            block.register_forward_hook(lambda block, inputs, output: returned.append(output))
-            for block in self.model.blocks[layer:-1]
-        ]
-        try:
-            with only_where_different(self.modules, old_noted, noted):
-                outputs = self._run(circuit, layer, before)
-        finally:
-            for handle in handles:
-                handle.remove()
-        if old is None:
-            self.modules = [module for module in noted if acts_alone(module, *noted[module])]
-        if returned:  # a model may do more between blocks than pass on what they return
-            again = self._run(circuit, len(returned), returned[-1])
-            same = torch.allclose(again, outputs, atol=1e-5, rtol=1e-5, equal_nan=True)
-            returned = returned if same and len(returned) == len(self.model.blocks) - 1 else []
-        return HookBase(circuit, outputs, returned, noted)
-
-    @torch.no_grad()
-    def outputs(self, circuit: Circuit, base: HookBase) -> Float[Tensor, "batch answer d_out"]:
-        """Return the outputs under a circuit, run from where it differs from the base."""
-        layer = self.first_layer(circuit, base)
-        if layer == len(self.model.blocks):
-            return base.outputs
-        with only_where_different(self.modules, base.noted):
-            return self._run(circuit, layer, [None, *base.returned][layer])
-
-    def first_layer(self, circuit: Circuit, base: HookBase | None) -> int:
-        """Return the first layer that differs from a base; n_layers if none does."""
-        if base is None:
-            return 0
-        heads = circuit.mechanisms.keys() | base.circuit.mechanisms.keys()
-        layers = [head.layer for head in heads if circuit[head] != base.circuit[head]]
-        layer = min(layers, default=len(self.model.blocks))
-        return layer if base.returned or not layers else 0
-
-    def _run(self, circuit: Circuit, layer: int, before: Any) -> Tensor:
-        reading = hooked(self.model, self.reading)
-        with ablated(self.model, circuit, self.batch, layer, self.patterns), reading:
-            return run_model(self.model, self.batch, layer, before)
-
-
-def answer_hooks(
-    model: HookedModel, batch: Batch, answer_roles: tuple[int, ...]
-) -> list[tuple[str, Callable[..., Tensor]]]:
-    """Return hooks that keep only the answer roles' positions before logits are computed.
-
-    For an absent role some position is kept, which `Task.answers` leaves out. There are no hooks if
-    there are as many answers as positions: `Task.answers` could not tell them from whole sequences.
-    """
-    positions = batch.roles[:, :, list(answer_roles)].flatten(1).clamp(min=0)
-    if not answer_roles or positions.shape[1] == batch.inputs.shape[1]:
-        return []
-    example = torch.arange(len(batch), device=positions.device)[:, None]
-
-    def at_answers(residual: Tensor, hook: Any) -> Tensor:
-        return residual[example, positions]
-
-    # A bridge needs whole sequences up to its last layer norm.
-    bridged = "unembed.hook_in" in hook_points(model)
-    last = f"blocks.{model.cfg.n_layers - 1}.hook_resid_post"
-    return [("unembed.hook_in" if bridged else last, at_answers)]
-
-
-def position_wise(model: HookedModel) -> list[nn.Module]:
-    """Return a model's MLPs and the linear maps of its attention, if they are modules."""
-    mlps = [getattr(block, "mlp", None) for block in model.blocks]
-    inside = [module for block in model.blocks for module in block.attn.modules()]
-    linear = [x for x in inside if getattr(getattr(x, "weight", None), "ndim", 0) == 2]
-    leaves = [module for module in linear if not list(module.children())]
-    return [*(mlp for mlp in mlps if isinstance(mlp, nn.Module)), *leaves]
-
-
-def acts_alone(module: nn.Module, read: Tensor, returned: Tensor) -> bool:
-    """Whether a module returns the same for the last position if it reads it alone."""
-    difference = (module(read[-1:, -1:]) - returned[-1:, -1:]).abs().max()
-    return bool(difference <= 1e-4 * returned.abs().max())
-
-
-@contextmanager
-def only_where_different(
-    modules: list[nn.Module], known: InputOutput, noted: InputOutput | None = None
-) -> Iterator[None]:
-    """Compute modules only at positions where their input differs from a known run's.
-
-    Their inputs and outputs are added to `noted`, if it is given.
-    """
-
-    def partly(module: nn.Module, whole: Callable[..., Any]) -> Callable[..., Any]:
-        def forward(x: Tensor, *arguments: Any, **named: Any) -> Any:
-            if arguments or named:  # which may differ, as the residual of a Bloom's MLP
-                return whole(x, *arguments, **named)
-            known_input, known_output = known.get(module, (x[:0], x))
-            if x.ndim != 3 or known_input.shape != x.shape:
-                output = whole(x)
-            else:
-                differs = (x != known_input).any(-1)
-                differs[0, 0] |= ~differs.any()  # an empty input would not do for every module
-                output = known_output.clone()
-                output[differs] = whole(x[differs][None])[0]
-            if noted is not None and isinstance(output, Tensor) and x.ndim == output.ndim == 3:
-                noted[module] = x, output
-            return output
-
-        return forward
-
-    before = [vars(module).get("forward") for module in modules]
-    try:
-        for module in modules:
-            vars(module)["forward"] = partly(module, module.forward)
-        yield
-    finally:
-        for module, forward in zip(modules, before):
-            vars(module)["forward"] = forward
-            if forward is None:
-                del vars(module)["forward"]

@@ -9,10 +9,10 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from retrieval_interp.circuits import hooks
-from retrieval_interp.circuits.circuit import Circuit, Head, RolePath
+from retrieval_interp.circuits.circuit import Circuit
 from retrieval_interp.circuits.hooks import HookedModel
 from retrieval_interp.circuits.mechanisms import Mean, Mechanism, Positions, RoleMean
-from retrieval_interp.circuits.paths import attention_by_role, first_real, shifted
+from retrieval_interp.circuits.paths import Head, RolePath, attention_by_role, first_real, shifted
 from retrieval_interp.tasks import Batch, InputError
 from retrieval_interp.tasks.messages import check_type
 

@@ -34,7 +34,7 @@ Pattern = Float[Tensor, "#batch dest src"]
 OwnPattern = Float[Tensor, "batch dest src"]  # of the head itself in a run
 Output = Float[Tensor, "batch dest d_head"]  # what a head writes, z = P V
 MECHANISMS: dict[str, type["Mechanism"]] = {}
-"""Every class of mechanism, by its `kind`; `circuit` imports those of `counterfactual`, too."""
+"""Every class of mechanism, by its `kind`; `circuit` imports those of `patched_heads`, too."""
 EVERYTHING_BEFORE = Mask()
 _DIGITS = 5  # decimals of a mean pattern's weights
 
@@ -103,53 +103,21 @@ class Positions:
 
 
 class Mechanism:
-    """What replaces a head's attention; each kind is a frozen dataclass below."""
+    """What replaces a head's attention.
+
+    Subclasses are frozen dataclasses that define `kind` and `pattern`. Instead of `pattern`, a
+    `Rule` defines `targets`, a mechanism that `keeps_own` attention `changed`, and one that
+    `replaces_output` `output`. One with paths is a `WithPaths`. All else has a default.
+    """
 
     kind: ClassVar[str]  # the word for it in text and files
-    parameters: ClassVar[Mapping[str, Any]] = {}  # fields in files besides paths, with their types
     keeps_own: ClassVar[bool] = False  # its pattern is the head's own, `changed`
     replaces_output: ClassVar[bool] = False  # it defines what the head writes (`output`)
-    is_patched: ClassVar[bool] = False  # from a counterfactual prompt (`counterfactual.patching`)
-    follows_paths: ClassVar[bool] = False  # it attends along its paths alone, in equal parts
-    is_measured: ClassVar[bool] = False  # it is measured on a model, so cannot be written as text
-    writes: ClassVar[str] = "adds what stands at fixed places"  # in words, if its pattern is fixed
-    reads_tokens: ClassVar[bool] = False  # it needs token ids, so a model that reads no vectors
-    cost: ClassVar[tuple[int, int]] = (0, 10)  # in a search: of a head, and for each role
-    paths: tuple[RolePath, ...] = ()  # sorted
-
-    def __init_subclass__(cls) -> None:
-        kind = vars(cls).get("kind")
-        if cls.__module__ != __name__:
-            namesake = MECHANISMS.get(kind or "")
-            if kind is None or (namesake is not None and namesake.__module__ == __name__):
-                given = "none" if kind is None else f"{kind!r}, a built-in"
-                raise InputError(
-                    f"{cls.__name__}: expected a `kind` of its own, the word for it in text and "
-                    f"files, found {given}"
-                )
-        if kind is not None:
-            MECHANISMS[kind] = cls
+    is_patched: ClassVar[bool] = False  # from a counterfactual prompt (`patched_heads`)
 
     def pattern(self, positions: Positions) -> Pattern:
         """Build its pattern in float32; [1 dest src] if it is the same for all examples."""
         raise InputError(f"{self.kind}: the head keeps its own attention, no pattern to build")
-
-    @property
-    def is_fixed(self) -> bool:
-        """Whether its pattern is fixed, as uniform: neither the head's own nor along paths."""
-        return not (self.keeps_own or self.follows_paths)
-
-    def shares(self, dest: int) -> tuple[tuple[int, float], ...] | None:
-        """Return the roles that role `dest` attends to, with shares of the attention.
-
-        None if that depends on positions. Of a cut mechanism, the roles that are cut.
-        """
-        return None
-
-    @property
-    def reads_pattern(self) -> bool:
-        """Whether it needs the head's own attention."""
-        return self.keeps_own
 
     def changed(self, pattern: OwnPattern, roles: Places) -> OwnPattern:
         """Change the head's own attention, if it `keeps_own`."""
@@ -166,9 +134,67 @@ class Mechanism:
         """Return the attention by which values are weighed, given the one in place and `there`."""
         return own
 
+    @property
+    def reads_pattern(self) -> bool:
+        """Whether it needs the head's own attention."""
+        return self.keeps_own
+
+    # What searches and scores ask
+
+    is_measured: ClassVar[bool] = False  # it is measured on a model, so cannot be written as text
+    reads_tokens: ClassVar[bool] = False  # it needs token ids, so a model that reads no vectors
+    writes: ClassVar[str] = "adds what stands at fixed places"  # in words, if it `is_one_unit`
+
+    @property
+    def cost(self) -> tuple[int, int]:
+        """The cost in a search: of a head, and for each role. Subclasses state two numbers."""
+        return 0, 10
+
+    @property
+    def is_one_unit(self) -> bool:
+        """Whether it is scored as a whole, as uniform: it neither `keeps_own` nor follows paths."""
+        return not (self.keeps_own or self.follows_paths)
+
+    # Paths
+
+    follows_paths: ClassVar[bool] = False  # every row is that of the role's paths alone
+    paths: tuple[RolePath, ...] = ()  # sorted
+
+    def with_paths(self, paths: Iterable[RolePath]) -> "Mechanism":
+        """Return the mechanism with these paths instead; without paths of its own, one `along`."""
+        return along(paths)
+
+    def adding(self, *paths: RolePath) -> "Mechanism":
+        """Return the mechanism with more paths; one that follows none is replaced by these."""
+        if not self.follows_paths:
+            return along(dict.fromkeys(paths))
+        return self.with_paths(dict.fromkeys((*self.paths, *paths)))
+
+    def without(self, path: RolePath) -> "Mechanism":
+        """Return the mechanism without one path; a role's other sources share its attention."""
+        kept = [other for other in self.paths if other != path]
+        return self.with_paths(kept) if path in self.paths else self
+
     def named(self, names: Sequence[str]) -> "Mechanism":
         """The same mechanism, whose paths are printed with these names of roles."""
         return self
+
+    # Text and files
+
+    parameters: ClassVar[Mapping[str, Any]] = {}  # fields in files besides paths, with their types
+
+    def __init_subclass__(cls) -> None:
+        kind = vars(cls).get("kind")
+        if cls.__module__ != __name__:
+            namesake = MECHANISMS.get(kind or "")
+            if kind is None or (namesake is not None and namesake.__module__ == __name__):
+                given = "none" if kind is None else f"{kind!r}, a built-in"
+                raise InputError(
+                    f"{cls.__name__}: expected a `kind` of its own, the word for it in text and "
+                    f"files, found {given}"
+                )
+        if kind is not None:
+            MECHANISMS[kind] = cls
 
     def text(self, names: Sequence[str] = ()) -> str:
         """Return the mechanism as text, with a task's names for its roles."""
@@ -176,14 +202,6 @@ class Mechanism:
 
     def __str__(self) -> str:
         return self.text()
-
-    def adding(self, *paths: RolePath) -> "Mechanism":
-        """Return the mechanism with more paths; one without paths is replaced by these."""
-        return along(dict.fromkeys(paths))
-
-    def without(self, path: RolePath) -> "Mechanism":
-        """Return the mechanism without one path; a role's other sources share its attention."""
-        return self
 
     def to_dict(self, names: Sequence[str] = ()) -> dict[str, Any]:
         """Return it as JSON data for a circuit file; `from_dict` reads it."""
@@ -233,17 +251,13 @@ class WithPaths(Mechanism):
     def _made(cls, paths: Sequence[RolePath], **values: Any) -> Mechanism:
         return cls(tuple(paths), **values)
 
-    def without(self, path: RolePath) -> Mechanism:
-        return replace(self, paths=tuple(kept for kept in self.paths if kept != path))
+    def with_paths(self, paths: Iterable[RolePath]) -> Mechanism:
+        return replace(self, paths=tuple(paths))
 
     def named(self, names: Sequence[str]) -> Mechanism:
         if all(path.names is names for path in self.paths):
             return self
         return replace(self, paths=tuple(path.named(names) for path in self.paths))
-
-    def shares(self, dest: int) -> tuple[tuple[int, float], ...] | None:
-        sources = [path.src for path in self.paths if path.dest == dest]
-        return tuple((src, 1 / len(sources)) for src in sources)
 
 
 @dataclass(frozen=True)
@@ -286,9 +300,6 @@ class Identity(Mechanism):
     def pattern(self, positions: Positions) -> Pattern:
         return torch.eye(positions.n_positions, device=positions.roles.device)[None]
 
-    def shares(self, dest: int) -> tuple[tuple[int, float], ...]:
-        return ((dest, 1.0),)
-
 
 class _ByRole(WithPaths):
     """Attention along paths.
@@ -327,11 +338,16 @@ class Shared(_ByRole):
     kind = "shared"
     follows_paths = True
 
-    def adding(self, *paths: RolePath) -> Mechanism:
-        return along(dict.fromkeys((*self.paths, *paths)))
+    @property
+    def cost(self) -> tuple[int, int]:
+        """1 for a role's first source and 2 for each further one; 1 if there is none.
 
-    def without(self, path: RolePath) -> Mechanism:
-        return along(kept for kept in self.paths if kept != path)
+        That is since no softmax attends nowhere.
+        """
+        return max(1, 2 * len(self.paths) - len({path.dest for path in self.paths})), 0
+
+    def with_paths(self, paths: Iterable[RolePath]) -> Mechanism:
+        return along(paths)
 
 
 @dataclass(frozen=True)
@@ -370,12 +386,9 @@ class RoleMean(_ByRole):
         super().__post_init__()
         object.__setattr__(self, "weights", tuple(weights[path] for path in self.paths))
 
-    def without(self, path: RolePath) -> Mechanism:
-        kept = {p: w for p, w in zip(self.paths, self.weights) if p != path}
-        return RoleMean(tuple(kept), tuple(kept.values()))
-
-    def shares(self, dest: int) -> tuple[tuple[int, float], ...]:
-        return tuple((p.src, w) for p, w in zip(self.paths, self.weights) if p.dest == dest)
+    def with_paths(self, paths: Iterable[RolePath]) -> Mechanism:
+        weights, paths = dict(zip(self.paths, self.weights)), tuple(paths)
+        return RoleMean(paths, tuple(weights.get(path, 0.0) for path in paths))
 
     def text(self, names: Sequence[str] = ()) -> str:
         return f"role-mean of {len(self.paths)} paths"

@@ -25,7 +25,16 @@ from retrieval_interp.circuits.hooks import (
     is_hooked_transformer,
     positions_by_layer,
 )
-from retrieval_interp.circuits.mechanisms import ORIGINAL, Mechanism, pattern_of
+from retrieval_interp.circuits.mechanisms import (
+    ORIGINAL,
+    Cut,
+    Identity,
+    Mechanism,
+    OneHot,
+    RoleMean,
+    Shared,
+    pattern_of,
+)
 from retrieval_interp.circuits.models.plain import PlainTransformer, norm
 from retrieval_interp.circuits.paths import softmax_attention
 from retrieval_interp.tasks import Batch
@@ -56,10 +65,18 @@ class AttentionRow(NamedTuple):
 
     @classmethod
     def of(cls, mechanism: Mechanism, dest: int) -> "AttentionRow":
-        sources = mechanism.shares(dest)
-        if mechanism.keeps_own:
-            return cls(ORIGINAL, (), frozenset(src for src, _ in sources or ()))
-        return cls(mechanism, ()) if sources is None else cls(None, sources)
+        """Return a role's row; `sources` are known of built-in kinds alone."""
+        kind, sources = type(mechanism), [path.src for path in mechanism.paths if path.dest == dest]
+        if mechanism.keeps_own:  # original or cut, see `RoleRuns.can_run`
+            return cls(ORIGINAL, (), frozenset(sources))
+        if kind is Identity:
+            return cls(None, ((dest, 1.0),))
+        if kind in (OneHot, Shared):
+            return cls(None, tuple((src, 1 / len(sources)) for src in sources))
+        if isinstance(mechanism, RoleMean) and kind is RoleMean:
+            weights = zip(mechanism.paths, mechanism.weights)
+            return cls(None, tuple((path.src, w) for path, w in weights if path.dest == dest))
+        return cls(mechanism, ())
 
 
 LayerRows = list[list[AttentionRow]]  # by head and role
@@ -94,6 +111,14 @@ class RoleRuns:
             and cfg.dtype == torch.float32
             and not has_hooks(model)
             and len({layer.mask for layer in positions_by_layer(model, batch)}) == 1
+        )
+
+    @staticmethod
+    def can_run(circuit: Circuit) -> bool:
+        """Whether heads' own attention and outputs are changed by `cut` alone, if at all."""
+        return all(
+            type(mechanism) is Cut or not (mechanism.keeps_own or mechanism.replaces_output)
+            for mechanism in circuit.mechanisms.values()
         )
 
     @torch.no_grad()

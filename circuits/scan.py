@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from retrieval_interp.circuits.circuit import Circuit, Head, HeadPath
+from retrieval_interp.circuits.circuit import Circuit
 from retrieval_interp.circuits.direct_effect import copy_scores, direct_effects
 from retrieval_interp.circuits.discovery.attribution import attribute
 from retrieval_interp.circuits.discovery.judge import Judge
@@ -34,6 +34,7 @@ from retrieval_interp.circuits.head_kinds import (
 from retrieval_interp.circuits.hooks import HookedModel, is_causal
 from retrieval_interp.circuits.losses import Measured, Progress, no_progress
 from retrieval_interp.circuits.mechanisms import Mechanism, OneHot
+from retrieval_interp.circuits.paths import Head, HeadPath
 from retrieval_interp.circuits.tolerance import kept_share
 from retrieval_interp.tasks import Batch, InputError, InputWarning, Task
 from retrieval_interp.tasks.messages import shown
@@ -161,9 +162,9 @@ def scan(
         heads=[replace(row, replaced=replaced.get(head)) for head, row in described.items()],
         intact_loss=float(intact.mean()),
         uninformed_loss=judge.uninformed.loss,
-        uninformed=judge.uninformed.what,
+        uninformed=judge.uninformed.description,
         joint=joint,
-        tolerance=judge.bar.limit,
+        tolerance=judge.limit.loss,
         circuit=growing.circuit,
         joint_loss=float(intact.mean()) + together.loss,
         joint_se=together.se,

@@ -24,7 +24,7 @@ class Uninformed(NamedTuple):
     """The loss of a model that knows nothing."""
 
     loss: float
-    what: str  # what such a model is, such as "every head uniform"
+    description: str  # what such a model is, such as "every head uniform"
     by_example: ExampleLosses
 
 
@@ -40,13 +40,13 @@ def uninformed_loss(
         guessing = torch.full((len(batch),), task.plateau, device=batch.inputs.device)
         return Uninformed(task.plateau, "the task's plateau", guessing)
     empty = Circuit.empty(task)
-    blind = losses(replace(empty, mechanisms=dict.fromkeys(heads_of(model), UNIFORM)))
-    rise = blind - losses(empty)
+    uniform = losses(replace(empty, mechanisms=dict.fromkeys(heads_of(model), UNIFORM)))
+    rise = uniform - losses(empty)
     rises = float(rise.mean()) > 2 * standard_error(rise)
     constant = constant_losses(task, batch, model.cfg.d_vocab_out)
-    if constant.mean() < blind.mean() or not rises:
+    if constant.mean() < uniform.mean() or not rises:
         return Uninformed(float(constant.mean()), "the best constant output", constant)
-    return Uninformed(float(blind.mean()), "every head uniform", blind)
+    return Uninformed(float(uniform.mean()), "every head uniform", uniform)
 
 
 @torch.enable_grad()
@@ -118,15 +118,15 @@ def has_learned(intact: ExampleLosses, uninformed: Uninformed) -> bool:
     return float(lead.mean()) > 2 * standard_error(lead)
 
 
-def unlearned_text(intact: float, nothing: float, description: str, loss_name: str) -> str:
+def unlearned_text(intact: float, uninformed: float, description: str, loss_name: str) -> str:
     """Say that a model has not learned the task; `description` names the one that knows nothing."""
     return (
         f"The model has not learned the task: its {loss_name} of {intact:.4f} is not clearly below "
-        f"that of knowing nothing, {nothing:.4f} ({description})."
+        f"that of knowing nothing, {uninformed:.4f} ({description})."
     )
 
 
-class Bar:
+class Limit:
     """The loss that circuits must stay below: the tolerance, or that of knowing nothing if lower.
 
     If no tolerance is stated, it depends on the intact model's loss on the same examples. Standard
@@ -140,20 +140,20 @@ class Bar:
         relative = tolerance is None and task.tolerance is None
         if tolerance is None:
             tolerance = tolerance_of(task, float(intact.mean()), uninformed)
-        self.tolerance, self.limit = tolerance, min(tolerance, uninformed)
+        self.tolerance, self.loss = tolerance, min(tolerance, uninformed)
         self._subtracted = intact if relative else torch.zeros_like(intact)
 
     def above(self, losses: Float[Tensor, " few"], errors: float = 0.0) -> float:
-        """Return the mean loss plus some standard errors, minus the bar; below 0 is below it.
+        """Return the mean loss plus some standard errors, minus the limit; below 0 is below it.
 
         Of all examples, or the first.
         """
         rise = losses - self._subtracted[: len(losses)]
-        allowed = self.limit - float(self._subtracted.mean())
+        allowed = self.loss - float(self._subtracted.mean())
         return float(rise.mean()) + errors * standard_error(rise) - allowed
 
-    def side(self, losses: Float[Tensor, " few"]) -> bool | None:
-        """Whether losses are above the bar (True) or below by two standard errors; else None."""
+    def clearly_above(self, losses: Float[Tensor, " few"]) -> bool | None:
+        """Whether losses are above the limit, or below (False), by two standard errors; or None."""
         if self.above(losses, -2.0) > 0:
             return True
         return False if self.above(losses, 2.0) < 0 else None

@@ -25,10 +25,11 @@ from typing import Literal, NamedTuple
 
 import retrieval_interp as ri
 import torch
-from retrieval_interp.circuits.circuit import Circuit, Head, HeadPath, RolePath
+from retrieval_interp.circuits.circuit import Circuit
 from retrieval_interp.circuits.flow import causal_depth
 from retrieval_interp.circuits.mechanisms import UNIFORM, OneHot
 from retrieval_interp.circuits.models.transformer import HookedTransformerConfig, VectorTransformer
+from retrieval_interp.circuits.paths import Head, HeadPath, RolePath
 from retrieval_interp.tasks import InputError, RetrievalTask
 
 Vector = Literal["x", "p"]

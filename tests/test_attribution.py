@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import retrieval_interp as ri
-from retrieval_interp.circuits.circuit import Circuit, Head, HeadPath, RolePath, parse_circuit
+from retrieval_interp.circuits.circuit import Circuit, parse_circuit
 from retrieval_interp.circuits.discovery.attribution import (
     _random_projections,
     attribute,
@@ -12,6 +12,7 @@ from retrieval_interp.circuits.discovery.attribution import (
 )
 from retrieval_interp.circuits.losses import Scorer
 from retrieval_interp.circuits.mechanisms import IDENTITY, ORIGINAL, UNIFORM
+from retrieval_interp.circuits.paths import Head, HeadPath, RolePath
 from tests.oracles import Lookup, bridge_of, hooked_model, hooks_left, randomize, without_norms
 
 TASK = ri.RetrievalTask(chains=1, steps=2, dim=4)

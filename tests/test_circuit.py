@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import retrieval_interp as ri
-from retrieval_interp.circuits.discovery.space import cost_of
 from retrieval_interp.circuits.mechanisms import (
     IDENTITY,
     ORIGINAL,
@@ -173,7 +172,8 @@ def test_rules_are_written_read_and_ordered_by_cost():
     circuit = circuit.replace((3, 0), mean)
     read = ri.Circuit.from_json(circuit.to_json(), circuit.n_roles)
     assert read == circuit and hash(read) == hash(circuit) and read[3, 0] == mean
-    costs = [cost_of(rule, 3) for rule in (UNIFORM, *RULES, mean, ORIGINAL)]
+    stated = [rule.cost for rule in (UNIFORM, *RULES, mean, ORIGINAL)]
+    costs = [of_head + 3 * of_role for of_head, of_role in stated]
     assert costs == sorted(costs) and costs[0] == 0 < costs[1]
     with pytest.raises(InputError, match="expected a path"):
         ri.parse_circuit(["L0.H0 previous 2"], task)

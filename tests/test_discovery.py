@@ -5,16 +5,18 @@ import itertools
 import json
 import signal
 import weakref
+from dataclasses import dataclass
 
 import pytest
 import torch
 
 import retrieval_interp as ri
-from retrieval_interp.circuits.circuit import Circuit, Head
+from retrieval_interp.circuits.circuit import Circuit
 from retrieval_interp.circuits.discovery.attribution import Estimate, attribute
-from retrieval_interp.circuits.discovery.space import Effort, Nearby, _scaled
+from retrieval_interp.circuits.discovery.space import Effort, Neighbourhood, _scaled
 from retrieval_interp.circuits.losses import Scorer, mean_loss, standard_error
-from retrieval_interp.circuits.mechanisms import IDENTITY, UNIFORM
+from retrieval_interp.circuits.mechanisms import IDENTITY, UNIFORM, OneHot, WithPaths
+from retrieval_interp.circuits.paths import Head
 from tests.built_by_hand import LastMark, Star, built, copies, finds_the_star, hands_on, scores
 from tests.oracles import naive_mse
 
@@ -61,7 +63,7 @@ def test_circuits_nearby_should_lose_what_is_estimated_or_measured():
     search = ri.Search(hands_on(), LastMark(), ri.SearchOptions(examples=32))
     judge, start = search.judge, min(search.starts, key=search.key)
     estimates = attribute(search.model, search.task, judge.batch, start)
-    nearby = Nearby(search.space, start, judge, Effort(measured=0, measured_fast=0))
+    nearby = Neighbourhood(search.space, start, judge, Effort(measured=0, measured_if_cheap=0))
     found = nearby.around(limit := 6 * search.key(start))
     for near in found:
         circuit = nearby.circuit_of(near)
@@ -70,9 +72,9 @@ def test_circuits_nearby_should_lose_what_is_estimated_or_measured():
         assert near.key == search.key(circuit)
     assert len(found) > 4 and search.key(start) < max(near.key for near in found) < limit
     start = search.starts[-1]  # of measured patterns, near which are many simpler ones
-    nearby = Nearby(search.space, start, judge)
+    nearby = Neighbourhood(search.space, start, judge)
     first = nearby.chain(search.limit, down=True)[0]  # with one head made simpler
-    rise = judge.loss(nearby.circuit_of(first), stages=1) - judge.loss(start, stages=1)
+    rise = judge.loss(nearby.circuit_of(first), examples=16) - judge.loss(start, examples=16)
     assert first.loss == pytest.approx(judge.loss(start) + rise, abs=1e-9)
     estimated = Estimate(0.3, torch.tensor([0.6, 0.8]))  # an effect of 1.3
     for measured in (2.0, 1.0, 0.1, -1.0):
@@ -110,6 +112,50 @@ def test_a_strategy_of_ones_own_decides_what_is_tried():
     assert scorer.loss(search.best) < search.limit and not search.circuit.unfinished
     assert search.cost(search.best) < min(map(search.cost, search.starts))
     assert search.circuit == ri.discover(model, task, strategy=greedy, examples=32)
+
+
+def test_what_the_model_needs_is_found_though_no_circuit_holds():
+    """Also if a strategy asks for none of the circuits that the search offers."""
+    model, task = hands_on(), LastMark()
+
+    def uniform_alone(search):
+        yield "every head uniform"
+        assert not search.holds(Circuit(dict.fromkeys(search.heads, UNIFORM), 3, task.to_dict()))
+
+    found = ri.discover(model, task, strategy=uniform_alone, examples=32)
+    assert not found.mechanisms and not found.unfinished
+    needed = ri.needed_paths(model, task, examples=32)
+    assert found.enabling and set(found.enabling) == {path for (path,) in needed}
+
+
+@dataclass(frozen=True)
+class NearlyOneHot(WithPaths):
+    """Nine tenths of a one-hot head."""
+
+    kind = "nearly-one-hot"
+    follows_paths = True
+
+    def pattern(self, positions):
+        return 0.9 * OneHot(self.paths).pattern(positions)
+
+
+def test_a_mechanism_of_ones_own_keeps_its_kind_when_its_paths_change():
+    search = ri.Search(hands_on(), LastMark(), ri.SearchOptions(examples=32))
+    head, paths = Head(0, 0), ((0, 0), (1, 1), (2, 2))
+    start = Circuit({head: NearlyOneHot(paths)}, 3)
+    options = search.options_of(start, head)
+    fewer, more = NearlyOneHot(paths[1:]), NearlyOneHot(paths[:1]).adding(*start[head].paths[1:])
+    assert more == start[head] and fewer in options and OneHot(paths[1:]) not in options
+    # Predictions add up the changes of rows, here of all three.
+    judge, effort = search.judge, Effort(measured=0, measured_if_cheap=0)
+    nearby = Neighbourhood(search.space, start, judge, effort)
+    estimates = attribute(search.model, search.task, judge.batch, start)
+    (part,) = estimates.parts
+    for mechanism in (fewer, NearlyOneHot(()), OneHot(paths)):
+        number = nearby._number(search.space.choice(head, mechanism))
+        change = mechanism.pattern(part.positions[0]) - part.used[0][:, 0]
+        expected = float((part.of_loss[0][:, 0] * change).sum((1, 2)).mean())
+        assert nearby._first[number] == pytest.approx(expected, abs=1e-6)
 
 
 def test_a_search_that_is_done_is_freed_at_once():

@@ -9,10 +9,11 @@ import torch
 import torch.nn.functional as F
 
 import retrieval_interp as ri
-from retrieval_interp.circuits.circuit import Circuit, Head, HeadPath, RolePath
+from retrieval_interp.circuits.circuit import Circuit
 from retrieval_interp.circuits.discovery.judge import Judge
 from retrieval_interp.circuits.losses import Scorer
 from retrieval_interp.circuits.mechanisms import PREVIOUS, UNIFORM
+from retrieval_interp.circuits.paths import Head, HeadPath, RolePath
 from retrieval_interp.explorer.state import Exploring
 from retrieval_interp.tasks.words.given_texts import NextTokenTask
 from retrieval_interp.views.scan_view import scan_verdict
@@ -90,7 +91,7 @@ def test_what_is_needed_in_few_examples_is_found():
     model = built(7, [(looks, writes)], bias=bias)
     judge = Judge(model, task, task.sample(512, seed, split="discovery"))
     cut = judge.empty.cut(PATH)
-    assert judge.loss(judge.empty) < judge.bar.limit < 0.1 < judge.losses(cut).mean()
+    assert judge.loss(judge.empty) < judge.limit.loss < 0.1 < judge.losses(cut).mean()
     assert ri.needed_paths(model, task, seed=seed) == [(PATH,)]
     rare = (first.roles[:, 0, 2] >= 0).sum()
     assert rare < 12

@@ -9,13 +9,13 @@ from transformer_lens.config import TransformerBridgeConfig
 from transformer_lens.model_bridge import TransformerBridge
 
 import retrieval_interp as ri
-from retrieval_interp.circuits.counterfactual.patching import Counterfactual
 from retrieval_interp.circuits.discovery.judge import Judge
 from retrieval_interp.circuits.head_kinds import closest_rules
 from retrieval_interp.circuits.hooks import probed, with_counterfactual
 from retrieval_interp.circuits.losses import Scorer
 from retrieval_interp.circuits.means import read_patterns
 from retrieval_interp.circuits.mechanisms import UNIFORM, Cut, Mean, RoleMean
+from retrieval_interp.circuits.patched_heads import Counterfactual
 from retrieval_interp.circuits.paths import Mask
 from tests.oracles import LOOKUP_SIZES, bridge_of_config, byte_pairs, hooked_model
 
@@ -259,7 +259,7 @@ def test_role_runs_know_windows(task, model):
     local.load_state_dict(model.state_dict())
     batch, lines = task.sample(6), ["L0.H0 uniform", "L1.H1 cut s2<-s1"]
     scorer, circuit = Scorer(local, task, batch), ri.parse_circuit(lines, task)
-    assert scorer.runs.compute_changes_only
+    assert scorer.runs.are_cheap
     with ri.ablated(local, circuit, batch):
         expected = task.example_losses(local(batch.inputs), batch)
     torch.testing.assert_close(scorer.losses(circuit), expected, atol=1e-5, rtol=0)

@@ -9,11 +9,12 @@ from hypothesis import strategies as st
 
 import retrieval_interp as ri
 from examples.reach_the_bound import compile_circuit, doubling_heads, split
-from retrieval_interp.circuits.circuit import Circuit, Head, HeadPath, RolePath, circuit_diff
+from retrieval_interp.circuits.circuit import Circuit, circuit_diff
 from retrieval_interp.circuits.discovery.needed import minimal_sets
 from retrieval_interp.circuits.discovery.search import _CONFIRMING, Search, SearchOptions
 from retrieval_interp.circuits.losses import Scorer, all_but_one, standard_error
 from retrieval_interp.circuits.mechanisms import IDENTITY, Cut
+from retrieval_interp.circuits.paths import Head, HeadPath, RolePath
 from tests.built_by_hand import LastMark, Star, built, finds_the_star, hands_on
 from tests.oracles import naive_mse, naive_outputs
 

@@ -7,7 +7,8 @@ import pytest
 import torch
 
 import retrieval_interp as ri
-from retrieval_interp.circuits.losses import HookRuns, make_runs
+from retrieval_interp.circuits.hook_runs import HookRuns
+from retrieval_interp.circuits.losses import make_runs
 from retrieval_interp.commands.train import train_options
 from retrieval_interp.tasks import path_graph
 from retrieval_interp.tasks.graph import Node
@@ -253,7 +254,7 @@ def test_losses_of_circuits_equal_whole_runs(tables):
     batch = task.sample(16, split="test")
     # Statements of no chain have no role: the general way. Without them the fast one is exact.
     runs = make_runs(model, batch, task)
-    assert runs.compute_changes_only == (tables != "full")
+    assert runs.are_cheap == (tables != "full")
     circuit = ri.parse_circuit(["L0.H0 one-hot s3<-s2 s1<-s1", "L1.H0 s0<-s3"], task)
     whole = task.answers(HookRuns(model, batch).base(circuit).outputs, batch)
     read = task.answers(runs.outputs(circuit, runs.base(ri.Circuit.empty(task))), batch)

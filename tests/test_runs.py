@@ -1,4 +1,5 @@
 import threading
+from dataclasses import dataclass
 from functools import partial
 
 import pytest
@@ -7,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import retrieval_interp as ri
-from retrieval_interp.circuits.losses import HookRuns, make_runs
+from retrieval_interp.circuits.hook_runs import HookRuns
+from retrieval_interp.circuits.losses import Scorer, make_runs
 from retrieval_interp.circuits.mechanisms import (
     IDENTITY,
     UNIFORM,
@@ -20,6 +22,7 @@ from retrieval_interp.circuits.mechanisms import (
     Previous,
     Shared,
     Uniform,
+    WithPaths,
 )
 from retrieval_interp.circuits.role_runs import RoleRuns
 from tests.oracles import PATHS, naive_outputs, randomize, without_norms
@@ -105,10 +108,10 @@ def test_role_runs_are_exact_without_norms_and_without_a_mask(make):
 
 def test_the_fast_way_is_taken_only_where_it_is_exact():
     model, empty = MODELS[True, 1], ri.Circuit({}, 5)
-    assert make_runs(model, BATCH, TASK).compute_changes_only
+    assert make_runs(model, BATCH, TASK).are_cheap
     with model.hooks(fwd_hooks=[("blocks.0.attn.hook_z", lambda z, hook: z * 2)]):
         runs = make_runs(model, BATCH, TASK)
-        assert not runs.compute_changes_only
+        assert not runs.are_cheap
         outputs = runs.outputs(empty, runs.base(empty))
         torch.testing.assert_close(outputs, model(BATCH.inputs)[:, -3:])
 
@@ -143,3 +146,90 @@ def test_a_model_with_hooks_is_run_whole(monkeypatch):
         monkeypatch.setattr("retrieval_interp.circuits.hooks.WHOLE", 3)
         monkeypatch.setattr("retrieval_interp.circuits.hooks.PART", 3)
         torch.testing.assert_close(ri.mean_attention(model, batch), whole)
+
+
+@dataclass(frozen=True)
+class WeakOneHot(WithPaths):
+    """Three tenths of a one-hot head."""
+
+    kind = "weak-one-hot"
+    follows_paths = True
+
+    def pattern(self, positions):
+        return 0.3 * OneHot(self.paths).pattern(positions)
+
+
+@dataclass(frozen=True)
+class WeakShared(Shared):
+    kind = "weak-shared"
+
+    def pattern(self, positions):
+        return 0.3 * super().pattern(positions)
+
+
+@dataclass(frozen=True)
+class Weakened(ri.Mechanism):
+    """A tenth of the head's own attention."""
+
+    kind = "weakened"
+    keeps_own = True
+
+    def changed(self, pattern, roles):
+        return 0.1 * pattern
+
+
+@dataclass(frozen=True)
+class CutTwice(Cut):
+    """The head's own attention along its paths turned over."""
+
+    kind = "cut-twice"
+
+    def changed(self, pattern, roles):
+        return 2 * super().changed(pattern, roles) - pattern
+
+
+@dataclass(frozen=True)
+class HalfOutput(ri.Mechanism):
+    """Half of what the head writes."""
+
+    kind = "half-output"
+    replaces_output = True
+
+    def output(self, here, there, roles):
+        return here.z / 2
+
+
+to_two = (ri.RolePath(0, 2), ri.RolePath(4, 3))
+own_mechanisms = WeakOneHot(to_two), WeakShared(to_two), Weakened(), CutTwice(to_two), HalfOutput()
+
+
+@pytest.mark.parametrize("mechanism", own_mechanisms, ids=lambda mechanism: mechanism.kind)
+def test_a_mechanism_of_ones_own_loses_what_it_loses_with_hooks(mechanism):
+    """A scorer of vectors, which knows built-in mechanisms by role, has to run any other."""
+    model, head = MODELS[True, 2], ri.Head(1, 0)
+    circuit = ri.Circuit({head: mechanism, ri.Head(2, 1): UNIFORM}, 5)
+
+    def pattern_by_hand(pattern, hook):
+        pattern[:, 1] = Uniform().pattern(positions) if hook.layer() == 2 else pattern[:, 1]
+        if hook.layer() == 1 and mechanism.keeps_own:
+            pattern[:, 0] = mechanism.changed(pattern[:, 0], BATCH.roles)
+        elif hook.layer() == 1 and not mechanism.replaces_output:
+            pattern[:, 0] = mechanism.pattern(positions)
+        return pattern
+
+    def half(z, hook):
+        z[:, :, 0] /= 2 if mechanism.replaces_output else 1
+        return z
+
+    scorer = Scorer(model, TASK, BATCH)
+    assert scorer.runs.are_cheap
+    positions = scorer.positions[0]
+    hooks = [(f"blocks.{layer}.attn.hook_pattern", pattern_by_hand) for layer in (1, 2)]
+    with torch.no_grad(), model.hooks(fwd_hooks=[*hooks, ("blocks.1.attn.hook_z", half)]):
+        expected = TASK.example_losses(model(BATCH.inputs), BATCH)
+    intact = scorer.base_losses
+    assert (expected.mean(1) - intact.mean(1)).abs().max() > 1e-3
+    torch.testing.assert_close(scorer.losses(circuit), expected, atol=1e-5, rtol=0)
+    scorer.rebase(circuit)
+    torch.testing.assert_close(scorer.base_losses, expected, atol=1e-5, rtol=0)
+    torch.testing.assert_close(scorer.losses(scorer.empty_circuit), intact, atol=1e-5, rtol=0)

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import retrieval_interp as ri
-from retrieval_interp.circuits.circuit import Circuit, Head
+from retrieval_interp.circuits.circuit import Circuit
 from retrieval_interp.circuits.direct_effect import copy_scores, direct_effects
 from retrieval_interp.circuits.head_kinds import attention_kinds, closest_rules, kind_by_attention
 from retrieval_interp.circuits.hooks import ablated
@@ -22,6 +22,7 @@ from retrieval_interp.circuits.mechanisms import (
     OneHot,
     Positions,
 )
+from retrieval_interp.circuits.paths import Head
 from retrieval_interp.circuits.scan import scan
 from retrieval_interp.tasks import InputError
 from retrieval_interp.tasks.words.given_texts import NextTokenTask

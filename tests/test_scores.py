@@ -10,11 +10,11 @@ import torch
 import retrieval_interp as ri
 import retrieval_interp.circuits.scores.score as scores
 from examples.reach_the_bound import compile_circuit
-from retrieval_interp.circuits.circuit import Circuit, Head, HeadPath, RolePath
+from retrieval_interp.circuits.circuit import Circuit
 from retrieval_interp.circuits.losses import Scorer
 from retrieval_interp.circuits.means import mean_attention
 from retrieval_interp.circuits.mechanisms import IDENTITY, UNIFORM, OneHot, Positions, Shared
-from retrieval_interp.circuits.paths import Mask
+from retrieval_interp.circuits.paths import Head, HeadPath, Mask, RolePath
 from retrieval_interp.circuits.scores.score import random_circuit, random_control, score_circuit
 from tests.oracles import PATHS, hooks_left, naive_mse, naive_outputs, random_heads
 

@@ -72,7 +72,7 @@ def test_a_shipped_circuit_scores_the_same(version_4, without_type_checks, hooke
     for what in (hooked[name], name):
         bench = ri.open(what, examples=8)
         bench.load(file)
-        assert bench.scorer.runs.compute_changes_only  # also those of a bridge
+        assert bench.scorer.runs.are_cheap  # also those of a bridge
         score = bench.score(controls=0).data
         losses = [score.baseline_loss, score.combined_loss, *(row.loss for row in score.heads)]
         losses += [loss for row in score.paths for loss in (row.removed_loss, row.live_loss)]

@@ -11,10 +11,11 @@ import pytest
 import torch
 
 import retrieval_interp as ri
-from retrieval_interp.circuits.circuit import Circuit, Head, HeadPath, RolePath
+from retrieval_interp.circuits.circuit import Circuit
 from retrieval_interp.circuits.draw.layout import head_kind, worth_of_paths
 from retrieval_interp.circuits.hooks import is_hooked_transformer
 from retrieval_interp.circuits.mechanisms import UNIFORM, OneHot, Shared
+from retrieval_interp.circuits.paths import Head, HeadPath, RolePath
 from retrieval_interp.views.score_text import path_table, score_table, score_to_dict, verdict
 
 ENABLING = HeadPath(Head(0, 0), RolePath(2, 1))

@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any, NamedTuple
 
-from retrieval_interp.circuits.circuit import Head
 from retrieval_interp.circuits.counterfactual.keep_search import Recovery, Share
-from retrieval_interp.circuits.counterfactual.patching import Patch
 from retrieval_interp.circuits.counterfactual.units import MetricTask, Unit, estimate_units, losing
 from retrieval_interp.circuits.counterfactual.why import draw_prompts
 from retrieval_interp.circuits.hooks import HookedModel, measuring
 from retrieval_interp.circuits.losses import Progress, no_progress
+from retrieval_interp.circuits.patched_heads import Patch
+from retrieval_interp.circuits.paths import Head
 from retrieval_interp.tasks import InputError, Task
 from retrieval_interp.tasks.messages import shown
 

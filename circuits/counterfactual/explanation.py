@@ -20,7 +20,6 @@ from torch import Tensor
 from retrieval_interp.circuits.circuit import Circuit
 from retrieval_interp.circuits.counterfactual.keep_search import KeepSearch, Recovery, Share
 from retrieval_interp.circuits.counterfactual.origin import Origin, origins
-from retrieval_interp.circuits.counterfactual.patching import Patch
 from retrieval_interp.circuits.counterfactual.question import PromptQuestion
 from retrieval_interp.circuits.counterfactual.units import (
     LEVELS,
@@ -32,17 +31,13 @@ from retrieval_interp.circuits.counterfactual.units import (
 from retrieval_interp.circuits.deadline import OutOfTime
 from retrieval_interp.circuits.discovery.needed import minimal_sets
 from retrieval_interp.circuits.head_kinds import MOVER, head_name, is_so_on_text
+from retrieval_interp.circuits.hook_runs import HookRuns
 from retrieval_interp.circuits.hooks import HookedModel
-from retrieval_interp.circuits.losses import (
-    HookRuns,
-    Measured,
-    Progress,
-    no_progress,
-    standard_error,
-)
+from retrieval_interp.circuits.losses import Measured, Progress, no_progress, standard_error
 from retrieval_interp.circuits.means import mean_attention
+from retrieval_interp.circuits.patched_heads import Patch
 from retrieval_interp.circuits.paths import Head, HeadPath, RolePath, attention_by_role
-from retrieval_interp.circuits.scores.enabling import Enabled, Sight
+from retrieval_interp.circuits.scores.enabling import Enabled
 from retrieval_interp.tasks import Batch, Task
 from retrieval_interp.tasks.messages import shown
 
@@ -274,14 +269,15 @@ class UnitMeasurer:
                 enables=(),
             )
         few = recovery.batch[:_ENABLING_EXAMPLES]
-        sight = Sight(search.model, few, recovery.keeping(units), search.task.answer_roles)
+        keeping, roles = recovery.keeping(units), search.task.answer_roles
+        comparison = AttentionComparison(search.model, few, keeping, roles)
         for score in self.progress(self._most_important(), "where or what, and for whom"):
             remaining = [kept for kept in units if kept != score.unit]
             self.scores[score.unit] = replace(
                 score,
                 attention_gone=self._halved(score.unit, "pattern"),
                 values_gone=self._halved(score.unit, "v"),
-                enables=tuple(sight.enabled(recovery.keeping(remaining), named_paths)),
+                enables=tuple(comparison.enabled(recovery.keeping(remaining), named_paths)),
             )
 
     def measure_random_sets(self, count: int, seed: int) -> None:

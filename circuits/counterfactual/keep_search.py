@@ -25,7 +25,6 @@ from jaxtyping import Float
 from torch import Tensor
 
 from retrieval_interp.circuits.circuit import Circuit
-from retrieval_interp.circuits.counterfactual.patching import Patch
 from retrieval_interp.circuits.counterfactual.units import (
     LEVELS,
     PROBABILITY,
@@ -40,6 +39,7 @@ from retrieval_interp.circuits.counterfactual.units import (
 from retrieval_interp.circuits.deadline import Deadline, OutOfTime
 from retrieval_interp.circuits.hooks import HookedModel, has_hooks, heads_of
 from retrieval_interp.circuits.losses import Scorer, standard_error
+from retrieval_interp.circuits.patched_heads import Patch
 from retrieval_interp.circuits.tolerance import uninformed_loss
 from retrieval_interp.tasks import Batch, InputError
 

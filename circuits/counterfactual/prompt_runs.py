@@ -17,6 +17,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from retrieval_interp.circuits.hook_runs import answer_hooks
 from retrieval_interp.circuits.hooks import (
     HookedModel,
     has_hooks,
@@ -25,7 +26,6 @@ from retrieval_interp.circuits.hooks import (
     measuring,
     run_model,
 )
-from retrieval_interp.circuits.losses import answer_hooks
 from retrieval_interp.tasks import Batch, InputError
 from retrieval_interp.tasks.words.text_task import token_ids
 

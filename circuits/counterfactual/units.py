@@ -18,18 +18,18 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from retrieval_interp.circuits.circuit import Circuit, Head, HeadPath, RolePath
-from retrieval_interp.circuits.counterfactual.patching import (
+from retrieval_interp.circuits.circuit import Circuit
+from retrieval_interp.circuits.deadline import Deadline
+from retrieval_interp.circuits.hook_runs import answer_hooks
+from retrieval_interp.circuits.hooks import HookedModel, has_hooks, hooked, in_all_layers, run_model
+from retrieval_interp.circuits.mechanisms import ORIGINAL, Mechanism
+from retrieval_interp.circuits.patched_heads import (
     Counterfactual,
     Patch,
     Patched,
     written,
 )
-from retrieval_interp.circuits.deadline import Deadline
-from retrieval_interp.circuits.hooks import HookedModel, has_hooks, hooked, in_all_layers, run_model
-from retrieval_interp.circuits.losses import answer_hooks
-from retrieval_interp.circuits.mechanisms import ORIGINAL, Mechanism
-from retrieval_interp.circuits.paths import role_places
+from retrieval_interp.circuits.paths import Head, HeadPath, RolePath, role_places
 from retrieval_interp.tasks import Batch, InputError, Task, parse_role, role_name
 from retrieval_interp.tasks.task import Attended, Outputs, Roles
 

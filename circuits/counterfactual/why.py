@@ -8,12 +8,12 @@ from typing import Any
 
 from retrieval_interp.circuits.counterfactual.explanation import Explanation, explain
 from retrieval_interp.circuits.counterfactual.keep_search import KeepSearch
-from retrieval_interp.circuits.counterfactual.patching import PATCHES, Patch
 from retrieval_interp.circuits.counterfactual.question import ask
 from retrieval_interp.circuits.counterfactual.units import Metric, MetricTask
 from retrieval_interp.circuits.fits import draw_batch
 from retrieval_interp.circuits.hooks import HookedModel, measuring, with_counterfactual
 from retrieval_interp.circuits.losses import Progress, no_progress
+from retrieval_interp.circuits.patched_heads import PATCHES, Patch
 from retrieval_interp.tasks import Batch, InputError, Task
 from retrieval_interp.tasks.sampling import Split
 from retrieval_interp.tasks.structured import from_data

@@ -7,7 +7,7 @@ from time import monotonic
 
 from retrieval_interp.circuits.circuit import Circuit
 from retrieval_interp.circuits.discovery.search import Search, SearchOptions
-from retrieval_interp.circuits.discovery.space import Nearby
+from retrieval_interp.circuits.discovery.space import Neighbourhood
 from retrieval_interp.circuits.hooks import HookedModel
 from retrieval_interp.circuits.losses import Progress, no_progress
 from retrieval_interp.circuits.mechanisms import OneHot
@@ -102,8 +102,8 @@ def _alike(search: Search, circuit: Circuit, losses: dict[Circuit, float]) -> It
     while waiting:
         centre = waiting.pop(0)
         yield f"{len(losses)} circuits"
-        nearby = Nearby(space, centre, judge)
-        alike = [near for near in nearby.around() if near.key == key]
+        nearby = Neighbourhood(space, centre, judge)
+        alike = [predicted for predicted in nearby.around() if predicted.key == key]
         for trial in map(nearby.circuit_of, alike):
             yield f"{len(losses)} circuits"
             if _paths(trial) not in tried and judge.holds(trial, centre):

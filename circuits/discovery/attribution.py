@@ -21,11 +21,12 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from retrieval_interp.circuits import hooks
-from retrieval_interp.circuits.circuit import Circuit, Head
+from retrieval_interp.circuits.circuit import Circuit
 from retrieval_interp.circuits.fits import check_batch_fits, check_model_fits
+from retrieval_interp.circuits.hook_runs import answer_hooks
 from retrieval_interp.circuits.hooks import HookedModel
-from retrieval_interp.circuits.losses import answer_hooks
-from retrieval_interp.circuits.mechanisms import Mechanism, Positions, along
+from retrieval_interp.circuits.mechanisms import Mechanism, Positions
+from retrieval_interp.circuits.paths import Head
 from retrieval_interp.tasks import Batch, InputError, Task
 
 _READ = 64  # outputs at a position that a loss may depend on, for a second-order term
@@ -163,8 +164,10 @@ class PatternGradients:
         """Multiply a mechanism's pattern, or the one in place (None), by gradients."""
         key = head, mechanism
         if key not in self._products:
-            paths = mechanism.paths if mechanism and mechanism.follows_paths else ()
-            rows = [along(row) for _, row in groupby(paths, attrgetter("dest"))]
+            rows = list[Mechanism]()
+            if mechanism and mechanism.follows_paths:
+                by_dest = groupby(mechanism.paths, attrgetter("dest"))
+                rows = [mechanism.with_paths(row) for _, row in by_dest]
             dests = [path.dest for row in rows for path in row.paths[:1]]
             if len(rows) > 1 and not self.overlapping[dests][:, dests].any():
                 self._products[key] = torch.stack([self._product(head, r) for r in rows]).sum(0)

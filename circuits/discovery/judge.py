@@ -5,6 +5,7 @@ and on as many others: the best of many may pass on the first set by chance, but
 that is far above the tolerance after the first examples is not run on the rest.
 """
 
+from bisect import bisect_left
 from functools import cached_property
 
 import torch
@@ -19,7 +20,7 @@ from retrieval_interp.circuits.losses import Scorer
 from retrieval_interp.circuits.means import allowed_attention, mean_attention
 from retrieval_interp.circuits.mechanisms import Mechanism
 from retrieval_interp.circuits.paths import Head
-from retrieval_interp.circuits.tolerance import Bar, has_learned, uninformed_loss, unlearned_text
+from retrieval_interp.circuits.tolerance import Limit, has_learned, uninformed_loss, unlearned_text
 from retrieval_interp.tasks import Batch, InputError, Task
 
 _STAGES = (16, 64, 192)  # numbers of examples after which a circuit may be given up
@@ -49,18 +50,19 @@ class Judge:
             batch = batch[_spread(intact)]
         self.model, self.task, self.batch, self.confirming = model, task, batch, confirming
         ends = [*(count for count in _STAGES if count < len(batch)), len(batch)]
-        self.stages = [
+        self.ends = ends  # numbers of examples after each stage
+        self.scorers = [
             Scorer(model, task, batch[start:end]) for start, end in zip([0, *ends], ends)
         ]
         self.decided: dict[Circuit, bool] = {}  # whether a circuit holds
         self.holding: list[Circuit] = []  # circuits that hold, in the order of their trial
         self.scored: dict[Circuit, list[Float[Tensor, " few"]]] = {}  # losses, stage by stage
-        self.empty = self.stages[0].empty_circuit
-        intact = self._first_losses(self.empty, len(self.stages))
+        self.empty = self.scorers[0].empty_circuit
+        intact = self.losses(self.empty)
         self.uninformed = uninformed_loss(model, task, batch, self.losses)
-        self.bar = Bar(task, intact, self.uninformed.loss, tolerance)
-        for stage in self.stages if self.fast else []:
-            stage.free_base_run()
+        self.limit = Limit(task, intact, self.uninformed.loss, tolerance)
+        for scorer in self.scorers if self.runs_are_cheap else []:
+            scorer.free_base_run()
         self._estimates: tuple[Circuit, Attribution] | None = None  # around the last circuit
 
     @cached_property
@@ -77,19 +79,20 @@ class Judge:
     @property
     def unlearned_text(self) -> str:
         """The sentence that the model has not learned the task."""
-        intact = float(self.losses(self.empty).mean())
-        return unlearned_text(intact, *self.uninformed[:2], self.task.loss_name)
+        intact, (uninformed, description, _) = self.losses(self.empty), self.uninformed
+        return unlearned_text(float(intact.mean()), uninformed, description, self.task.loss_name)
 
     @property
-    def fast(self) -> bool:
+    def runs_are_cheap(self) -> bool:
         """Whether a run computes only what differs, so that many cost little."""
-        return self.stages[0].runs.compute_changes_only
+        return self.scorers[0].runs.are_cheap
 
     def holds(self, circuit: Circuit, near: Circuit | None = None) -> bool:
         """Whether the loss is two standard errors below the tolerance, on both sets of examples."""
         if circuit not in self.decided:
-            confirms = self.confirming.holds_here if self.confirming else None
-            holds = self.holds_here(circuit, near) and (confirms is None or confirms(circuit))
+            holds = self.holds_here(circuit, near)
+            if holds and self.confirming:
+                holds = self.confirming.holds_here(circuit)
             self.decided[circuit] = holds
             if holds:
                 self.holding.append(circuit)
@@ -103,13 +106,13 @@ class Judge:
         """Whether the loss exceeds the tolerance by two standard errors."""
         return not self._is_below(circuit, -2.0, near)
 
-    def loss(self, circuit: Circuit, stages: int = 2, near: Circuit | None = None) -> float:
-        """Return the mean loss on the first 16 examples (1 stage), 64, 192 or all (4)."""
-        return float(self._first_losses(circuit, stages, near).mean())
+    def loss(self, circuit: Circuit, near: Circuit | None = None, examples: int = 64) -> float:
+        """Return the mean loss on the first 16, 64, 192 or all examples."""
+        return float(self._first_losses(circuit, examples, near).mean())
 
     def losses(self, circuit: Circuit) -> Float[Tensor, " batch"]:
         """Return the loss of every example."""
-        return self._first_losses(circuit, len(self.stages))
+        return self._first_losses(circuit, len(self.batch))
 
     def estimates_around(self, circuit: Circuit) -> "Attribution | MeasuredChanges":
         """Return what other mechanisms do to a loss, estimated or else measured."""
@@ -122,15 +125,15 @@ class Judge:
         return self._estimates[1]
 
     def _first_losses(
-        self, circuit: Circuit, stages: int, near: Circuit | None = None
+        self, circuit: Circuit, examples: int, near: Circuit | None = None
     ) -> Float[Tensor, " few"]:
-        """Return, or measure, the loss of each example of the first stages."""
-        losses = self.scored.setdefault(circuit, [])
-        for number, stage in enumerate(self.stages[len(losses) : stages], len(losses)):
+        """Return, or measure, the losses of the first examples, up to the end of a stage."""
+        losses, stages = self.scored.setdefault(circuit, []), 1 + bisect_left(self.ends, examples)
+        for number, scorer in enumerate(self.scorers[len(losses) : stages], len(losses)):
             self.deadline.check()
             if near is not None and number < len(self.scored.get(near, [])):
-                stage.rebase(near)
-            losses.append(stage.losses_by_example(circuit))
+                scorer.rebase(near)
+            losses.append(scorer.losses_by_example(circuit))
         return torch.cat(losses[:stages])
 
     def _is_below(self, circuit: Circuit, errors: float, near: Circuit | None) -> bool:
@@ -140,15 +143,16 @@ class Judge:
         by a chance of two standard errors. With negative `errors`, where being above the tolerance
         is the claim, it takes three; then 64 examples or more may also decide that it is below.
         """
-        for stages in range(1, len(self.stages)):
-            losses = self._first_losses(circuit, stages, near)
-            seen = len(losses) / len(self.batch)
+        for examples in self.ends[:-1]:
+            losses = self._first_losses(circuit, examples, near)
+            seen = examples / len(self.batch)
             doubt, expected = (3 if errors < 0 else 2) * (1 - seen) ** 0.5, errors * seen**0.5
-            if self.bar.above(losses, expected - doubt) > 0:
+            if self.limit.above(losses, expected - doubt) > 0:
                 return False
-            if errors < 0 and stages > 1 and self.bar.above(losses, expected + doubt) < 0:
+            is_enough = errors < 0 and examples > _STAGES[0]
+            if is_enough and self.limit.above(losses, expected + doubt) < 0:
                 return True
-        return self.bar.above(self._first_losses(circuit, len(self.stages), near), errors) < 0
+        return self.limit.above(self._first_losses(circuit, len(self.batch), near), errors) < 0
 
 
 def _spread(losses: Float[Tensor, " batch"]) -> list[int]:
@@ -169,5 +173,6 @@ class MeasuredChanges:
 
     def change(self, head: Head, mechanism: Mechanism) -> Estimate:
         """As `Attribution.change`, without a second-order part."""
-        loss = self.judge.loss(self.circuit.replace(head, mechanism), 1, self.circuit)
-        return Estimate(loss - self.judge.loss(self.circuit, 1), torch.zeros(0))
+        changed = self.circuit.replace(head, mechanism)
+        loss = self.judge.loss(changed, near=self.circuit, examples=16)
+        return Estimate(loss - self.judge.loss(self.circuit, examples=16), torch.zeros(0))

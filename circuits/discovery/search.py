@@ -2,8 +2,8 @@
 
 1. List the mechanisms that each head may take, and their costs (`space`).
 2. A strategy tries circuits. Exact losses on two sets of examples decide which of them hold
-   (`judge`). The default one, `simplify`, *looks around* a circuit: it tries simpler circuits near
-   it that are predicted to hold (`nearby`), and goes on from the first that does.
+   (`judge`). The default one, `simplify`, is a local search: around a circuit it tries simpler ones
+   that are predicted to hold (`space`), and goes on from the first that does.
 3. List the paths that the intact model needs (`needed`).
 
 Unlike in the paper, a head is judged with all other replacements in place.
@@ -14,10 +14,11 @@ import sys
 import warnings
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from operator import ne
 from time import monotonic
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from retrieval_interp.circuits.circuit import Circuit
 from retrieval_interp.circuits.deadline import Deadline
@@ -26,8 +27,8 @@ from retrieval_interp.circuits.discovery.needed import cut_paths
 from retrieval_interp.circuits.discovery.space import (
     EFFORT,
     Effort,
-    Near,
-    Nearby,
+    Neighbourhood,
+    Predicted,
     Space,
     rule_candidates,
 )
@@ -40,9 +41,9 @@ from retrieval_interp.tasks import Batch, InputError, InputWarning, Task
 from retrieval_interp.tasks.structured import check_sampling, from_data
 
 _CONFIRMING = 1_000_003  # added to the seed, for the examples that confirm what holds
-_LATE = "stopped by its time limit"
 _IDLE = IDENTITY, UNIFORM
 _SAME_LOSS = 1e-4  # measured losses that differ by less count as equal
+Ending = Literal["not begun", "cancelled", "stopped by its time limit", "done"]
 Strategy = Callable[["Search"], Iterator[str]]
 """Tries circuits with `Search.holds`, and yields what it is doing, in words."""
 
@@ -146,7 +147,7 @@ class Search:
     """A search, which runs while it is iterated over and can be stopped at any time.
 
     It offers a strategy the circuits to try (`starts`, `options_of`), their cost (`cost`, `key`),
-    their loss (`loss`, `limit`), and whether they hold (`holds`, `best`).
+    their loss (`loss`, `limit`), and whether they hold (`holds`, `holding`, `best`).
 
     Attributes:
         heads: the heads that may be replaced.
@@ -176,10 +177,9 @@ class Search:
             raise InputError(f"heads: expected {expected}, found {unknown}")
         self.needed: list[tuple[HeadPath, ...]] = []
         self._judge: Judge | None = None  # made while the search goes on, as it takes time
-        self._space: Space | None = None  # likewise; None if the model has learned nothing
         self._best, self._ranked = Circuit.empty(task), 0
-        self._search_ended = "cancelled"  # why the search ended early; empty once it is done
-        self._cuts_ended: str | None = None  # likewise for cutting paths; None if not begun
+        self._search_ended: Ending = "cancelled"
+        self._cuts_ended: Ending = "not begun"
 
     def _drawn(self, seed: int) -> Batch:
         device = next(self.model.parameters()).device
@@ -188,27 +188,20 @@ class Search:
     @property
     def judge(self) -> Judge:
         """The judge of the examples, with one of as many others to confirm."""
-        self._judge = self._judge or self._make_judge()
+        if self._judge is None:
+            model, task, tolerance, confirming = self.model, self.task, self.options.tolerance, None
+            if not task.fixed:
+                fresh = self._drawn(self.options.seed + _CONFIRMING)
+                confirming = Judge(model, task, fresh, tolerance, deadline=self.deadline)
+            self._judge = Judge(model, task, self.batch, tolerance, confirming, self.deadline)
         return self._judge
 
-    def _make_judge(self) -> Judge:
-        model, task, tolerance, confirming = self.model, self.task, self.options.tolerance, None
-        if not task.fixed:
-            fresh = self._drawn(self.options.seed + _CONFIRMING)
-            confirming = Judge(model, task, fresh, tolerance, deadline=self.deadline)
-        return Judge(model, task, self.batch, tolerance, confirming, self.deadline)
-
-    @property
+    @cached_property
     def space(self) -> Space:
         """The circuits that may be tried, and their costs."""
-        self._space = self._space or self._make_space()
-        return self._space
-
-    def _make_space(self) -> Space:
-        judge, options = self.judge, self.options
-        rules = rule_candidates(self.model, self.batch, self.heads)
-        attention, heads = judge.attention, self.heads
-        return Space(judge.empty, attention, heads, rules, options.shared, options.fewest)
+        judge, heads, options = self.judge, self.heads, self.options
+        rules = rule_candidates(self.model, self.batch, heads)
+        return Space(judge.empty, judge.attention, heads, rules, options.shared, options.fewest)
 
     # What a strategy needs
 
@@ -237,15 +230,15 @@ class Search:
     @property
     def limit(self) -> float:
         """The loss that a circuit has to stay below."""
-        return self.judge.bar.limit
+        return self.judge.limit.loss
 
-    def loss(self, circuit: Circuit, near: Circuit | None = None) -> float:
-        """Return the exact loss on the first 64 examples.
+    def loss(self, circuit: Circuit, near: Circuit | None = None, examples: int = 64) -> float:
+        """Return the exact loss on the first 16, 64, 192 or all examples.
 
         With `near`, a circuit from which it differs little, only what differs is computed if the
         model allows it.
         """
-        return self.judge.loss(circuit, near=near)
+        return self.judge.loss(circuit, near, examples)
 
     def holds(self, circuit: Circuit, near: Circuit | None = None) -> bool:
         """Whether the loss is two standard errors below the limit, on both sets of examples.
@@ -253,6 +246,11 @@ class Search:
         The search returns the best circuit that was passed to this method and holds.
         """
         return self.judge.holds(circuit, near)
+
+    @property
+    def holding(self) -> list[Circuit]:
+        """The circuits that hold, in the order in which they were tried."""
+        return self.judge.holding
 
     @property
     def best(self) -> Circuit:
@@ -274,14 +272,14 @@ class Search:
         deadline, model = self.deadline, self.model
         for doing in deadline.steps_until(self._deadlines[0], self._try_circuits(), model):
             yield self._state(doing)
-        self._search_ended = _LATE if deadline.passed else ""
-        if self._space is None:
-            return  # the model has learned nothing, or measuring it has taken all the time
+        self._search_ended = "stopped by its time limit" if deadline.passed else "done"
+        if self._judge is None or not self._judge.learned:
+            return  # measuring the model has taken all the time, or it has learned nothing
         self._cuts_ended = "cancelled"
         cuts = cut_paths(self.judge, self.heads, self.needed)
         for doing in deadline.steps_until(self._deadlines[1], cuts, model):
             yield self._state(doing)
-        self._cuts_ended = _LATE if deadline.passed else ""
+        self._cuts_ended = "stopped by its time limit" if deadline.passed else "done"
 
     def _try_circuits(self) -> Iterator[str]:
         if self.judge.learned:
@@ -298,13 +296,13 @@ class Search:
     def missing(self) -> list[str]:
         """What the search left undone, and why, in words."""
         missing = []
-        if self._search_ended:
+        if self._search_ended != "done":
             held = bool(self.best.mechanisms)
             outcome = "a simpler circuit may exist" if held else "no circuit was found"
             missing.append(f"the search was {self._search_ended}; {outcome}")
-            if self._cuts_ended is None:
+            if self._cuts_ended == "not begun":
                 missing[0] += ", and what the intact model needs was not looked for"
-        if self._cuts_ended:
+        if self._cuts_ended not in ("done", "not begun"):
             unknown = "before all paths were cut; the intact model may need more"
             missing.append(f"{self._cuts_ended} {unknown}")
         return missing
@@ -332,7 +330,7 @@ class Search:
     def front(self) -> list[Circuit]:
         """Return the Pareto front of what holds, from fewest heads to lowest cost."""
         front: list[Circuit] = []
-        for circuit in sorted(self.judge.holding, key=self.space.aiming("heads").key):
+        for circuit in sorted(self.holding, key=self.space.aiming("heads").key):
             if not front or self.cost(circuit) < self.cost(front[-1]):
                 front.append(circuit)
         return front
@@ -349,12 +347,12 @@ class Search:
         return f"fewest heads or lowest cost: {', '.join(texts)}"
 
 
-class Look(NamedTuple):
-    """A circuit to look around for simpler ones, as the aim counts (`Space.aiming`)."""
+class LocalSearch(NamedTuple):
+    """A local search to do: for circuits near one that are simpler, as the aim counts."""
 
-    aim: Space
+    aim: Space  # `Space.aiming`
     centre: Circuit
-    closer: int = 0  # looks that led here, each to a circuit that loses less but does not hold
+    steps_not_holding: int = 0  # that led here, each to a circuit that loses less
 
 
 def simplify(search: Search, effort: Effort = EFFORT) -> Iterator[str]:
@@ -362,115 +360,113 @@ def simplify(search: Search, effort: Effort = EFFORT) -> Iterator[str]:
 
     It starts at the best circuit that treats all heads alike; if no circuit that holds is reached
     from there, at the intact model. The circuit with fewest paths also has few heads, so a search
-    for fewest heads goes on from that one. A work list has the looks to take next:
+    for fewest heads goes on from that one. A work list has the local searches to do next:
 
-    1. In a look around a circuit, `candidates` are tried by exact losses, the simplest first.
-    2. If one holds, the list starts again: look around it with both aims (fewest paths, fewest
-       heads), and around the best so far. If none holds, nor the centre itself, look around the one
-       that loses least, if it loses less than the centre.
-    3. When the list is empty, look around circuits that lack one head or path of the best circuit:
-       to do without it may take many changes, which are predicted better from there.
+    1. In a local search around a circuit, `candidates` are tried by exact losses, the simplest
+       first.
+    2. If one holds, the list starts again: search around it with both aims (fewest paths, fewest
+       heads), and around the best so far. If none holds, nor the centre itself, search around the
+       one that loses least, if it loses less than the centre.
+    3. When the list is empty, search around circuits that lack one head or path of the best one: to
+       do without it may take many changes, which are predicted better from there.
     """
-    judge, space = search.judge, search.space
-    paths, heads = space.aiming("paths"), space.aiming("heads")
-    looked = set[tuple[str, int, Circuit]]()  # with which aim and limit, and around what
-    fewest_paths = _Simplification(judge, paths, heads, effort, looked)
-    fewest_heads = _Simplification(judge, heads, paths, effort, looked)
+    paths, heads = search.space.aiming("paths"), search.space.aiming("heads")
+    searched = set[tuple[str, int, Circuit]]()
+    fewest_paths = _Simplification(search, paths, heads, effort, searched)
+    fewest_heads = _Simplification(search, heads, paths, effort, searched)
     yield "starting"
-    yield from fewest_paths.run(min(space.starts, key=search.rank))
-    if not judge.holding:
-        yield from fewest_paths.run(space.empty)
-    if space.fewest == "heads" and judge.holding:
-        yield from fewest_heads.run(min(judge.holding, key=space.key))
+    yield from fewest_paths.run(min(search.starts, key=search.rank))
+    if not search.holding:
+        yield from fewest_paths.run(search.space.empty)
+    if search.options.fewest == "heads" and search.holding:
+        yield from fewest_heads.run(min(search.holding, key=search.key))
 
 
+@dataclass
 class _Simplification:
     """Simplifies circuits by two aims, the first of which decides what is best (`simplify`)."""
 
-    def __init__(
-        self,
-        judge: Judge,
-        first: Space,
-        second: Space,
-        effort: Effort,
-        looked: set[tuple[str, int, Circuit]],
-    ):
-        self.judge, self.first, self.second = judge, first, second
-        self.effort, self.looked = effort, looked
-        self.start = judge.empty
-        self.work: list[Look] = []  # what to look around next
-        self.is_taken_apart = False  # whether parts of the best circuit were taken away
+    search: Search
+    first: Space
+    second: Space
+    effort: Effort
+    searched: set[tuple[str, int, Circuit]]  # with which aim, below which key, around what
+    work: list[LocalSearch] = field(default_factory=list)  # what to do next
+    is_taken_apart: bool = False  # whether parts of the simplest circuit were taken away
 
     def run(self, start: Circuit) -> Iterator[str]:
-        """Simplify one circuit until no look finds a simpler one that holds."""
-        self.start = start
-        self._look_around(start)
+        """Simplify one circuit until no local search finds a simpler one that holds."""
+        self._begin_at(start)
         while self.work:
-            yield from self._take(self.work.pop(0))
-            if not self.work and not self.is_taken_apart and self.judge.holds(self.best):
-                yield from self._take_apart(self.best)
+            yield from self._search_around(self.work.pop(0))
+            simplest = self._simplest_or(start)
+            if not self.work and not self.is_taken_apart and self.search.holds(simplest):
+                yield from self._take_apart(simplest)
 
-    @property
-    def best(self) -> Circuit:
-        """The simplest circuit that holds, or the start before there is one."""
-        return min(self.judge.holding, key=self.first.key, default=self.start)
+    def _simplest_or(self, circuit: Circuit) -> Circuit:
+        """Return the simplest circuit that holds, or this one before there is any."""
+        return min(self.search.holding, key=self.first.key, default=circuit)
 
-    def _look_around(self, circuit: Circuit) -> None:
-        """Start the work list again, with a circuit and the best so far."""
-        first, second = self.first, self.second
-        self.work = [Look(first, circuit), Look(second, circuit), Look(first, self.best)]
+    def _begin_at(self, circuit: Circuit) -> None:
+        """Start the work list again, with a circuit and the simplest so far."""
+        self.work = [
+            LocalSearch(self.first, circuit),
+            LocalSearch(self.second, circuit),
+            LocalSearch(self.first, self._simplest_or(circuit)),
+        ]
         self.is_taken_apart = False
 
-    def _take(self, look: Look) -> Iterator[str]:
+    def _search_around(self, local: LocalSearch) -> Iterator[str]:
         """Try candidates around a circuit, and add to the work list what follows from them."""
-        aim, centre, closer = look
-        judge, holding = self.judge, self.judge.holding
-        centre_holds = judge.holds(centre)
-        limit = min(map(aim.key, holding), default=sys.maxsize)
-        if (aim.fewest, limit, centre) in self.looked:
+        aim, centre, steps = local
+        holding, centre_holds = self.search.holding, self.search.holds(centre)
+        below_key = min(map(aim.key, holding), default=sys.maxsize)
+        if (aim.fewest, below_key, centre) in self.searched:
             return
-        self.looked.add((aim.fewest, limit, centre))
+        self.searched.add((aim.fewest, below_key, centre))
         yield f"looking for fewer {aim.fewest}"
         largest = sys.maxsize
         if aim is self.second and holding:
-            largest = self.first.size(self.first.key(self.best))
-        trials = candidates(Nearby(aim, centre, judge, self.effort), limit, largest)
+            largest = self.first.size(min(map(self.first.key, holding)))
+        nearby = Neighbourhood(aim, centre, self.search.judge, self.effort)
+        trials = candidates(nearby, below_key, largest)
         if not trials:
             return
-        trial = yield from self._first_that_holds(trials, look)
-        if judge.holds(trial):
-            self._look_around(trial)
+        trial = yield from self._first_that_holds(trials, centre)
+        if self.search.holds(trial):
+            self._begin_at(trial)
             return
-        may_go_closer = not centre_holds and closer + 1 < (2 if holding else self.effort.looks)
-        if may_go_closer and self._loss(centre) - self._loss(trial) > 10 * _SAME_LOSS:
-            self.work.insert(0, Look(aim, trial, closer + 1))
+        most = 2 if holding else self.effort.steps_not_holding
+        may_go_on = not centre_holds and steps + 1 < most
+        if may_go_on and self._loss(centre) - self._loss(trial) > 10 * _SAME_LOSS:
+            self.work.insert(0, LocalSearch(aim, trial, steps + 1))
 
     def _first_that_holds(
-        self, trials: Sequence[Circuit], look: Look
+        self, trials: Sequence[Circuit], centre: Circuit
     ) -> Generator[str, None, Circuit]:
         """Return the first circuit that holds, or else the one that loses least, `settled`."""
         for number, trial in enumerate(trials, 1):
             yield f"trying circuits, {number} of {len(trials)}"
-            if self.judge.holds(trial, look.centre):
+            if self.search.holds(trial, centre):
                 return trial
-        return settled(min(trials, key=self._loss), self.judge, look.aim)
+        return settled(self.search, min(trials, key=self._loss))
 
     def _take_apart(self, circuit: Circuit) -> Iterator[str]:
-        """Look next around the circuits that lack a part of one and lose least."""
+        """Search next around the circuits that lack a part of one and lose least."""
         self.is_taken_apart = True
         lacking = list[Circuit]()
-        for lesser in lacking_a_part(circuit, self.judge, self.first):
+        for lesser in lacking_a_part(self.search, circuit):
             yield "taking parts away from the best circuit"
             lacking.append(lesser)
         lacking.sort(key=self._loss)
-        self.work = [Look(self.first, lesser) for lesser in lacking[: self.effort.lacking]]
+        self.work = [LocalSearch(self.first, lesser) for lesser in lacking[: self.effort.lacking]]
 
     def _loss(self, circuit: Circuit) -> float:
-        return self.judge.loss(circuit, stages=1)
+        return self.search.loss(circuit, examples=16)
 
 
-def candidates(nearby: Nearby, limit: int, largest: int) -> list[Circuit]:
-    """Choose circuits to try in a look, simpler than the best, the simplest first.
+def candidates(nearby: Neighbourhood, below_key: int, largest: int) -> list[Circuit]:
+    """Choose circuits to try in a local search, the simplest first.
 
     They are of four kinds: those half, a quarter, ... of the way along a chain of best single
     changes; those predicted to hold; those with the lowest predicted losses; and those with the
@@ -478,53 +474,57 @@ def candidates(nearby: Nearby, limit: int, largest: int) -> list[Circuit]:
 
     Args:
         nearby: the circuits near the centre, with predicted losses.
-        limit: the key of the best circuit so far; theirs has to be lower.
+        below_key: the key of the simplest circuit that holds; theirs has to be lower.
         largest: cost and number of useful heads together, at most.
     """
     judge, effort, aim = nearby.judge, nearby.effort, nearby.space
-    holds, bar = judge.holds(nearby.circuit), judge.bar.limit
+    centre_holds, limit = judge.holds(nearby.circuit), judge.limit.loss
     start = nearby.start.choices[0].tolist()
 
-    def is_simpler(near: Near) -> bool:
-        return near.key < limit and aim.size(near.key) <= largest
+    def is_simpler(predicted: Predicted) -> bool:
+        return predicted.key < below_key and aim.size(predicted.key) <= largest
 
-    def changes(near: Near) -> int:
-        return sum(map(ne, near.choices, start))
+    def changes(predicted: Predicted) -> int:
+        return sum(map(ne, predicted.choices, start))
 
-    around = [near for near in nearby.around(limit if judge.holding else 0) if is_simpler(near)]
-    around = [near for near in around if nearby.circuit_of(near) not in judge.decided]
-    chain = nearby.chain(bar, holds)
+    around = filter(is_simpler, nearby.around(below_key if judge.holding else 0))
+    untried = [p for p in around if nearby.circuit_of(p) not in judge.decided]
+    chain = nearby.chain(limit, down=centre_holds)
     ends = [len(chain) >> halved for halved in range(len(chain).bit_length())]
-    hold = sorted([near for near in around if near.loss < bar], key=lambda near: near.key)
-    others = effort.others if holds else effort.others_far
+    holding = [predicted for predicted in untried if predicted.loss < limit]
+    holding.sort(key=lambda predicted: predicted.key)
+    others = effort.others if centre_holds else effort.others_far
     chosen = [chain[end - 1] for end in ends if is_simpler(chain[end - 1])]
-    chosen += [*hold[: effort.hold], *around[:others], *sorted(around, key=changes)[:others]]
-    chosen.sort(key=lambda near: (near.key, near.loss))
+    chosen += holding[: effort.predicted_to_hold]
+    chosen += [*untried[:others], *sorted(untried, key=changes)[:others]]
+    chosen.sort(key=lambda predicted: (predicted.key, predicted.loss))
     return list(dict.fromkeys(map(nearby.circuit_of, chosen)))
 
 
-def settled(circuit: Circuit, judge: Judge, space: Space) -> Circuit:
+def settled(search: Search, circuit: Circuit) -> Circuit:
     """Set each idle head to uniform or identity, whichever loses less.
 
-    If runs are not cheap (`Judge.fast`), return the circuit unchanged.
+    If runs are not cheap (`Judge.runs_are_cheap`), return the circuit unchanged.
     """
-    idle = [head for head in space.heads if judge.fast and circuit[head] in _IDLE]
+    if not search.judge.runs_are_cheap:
+        return circuit
+    idle = [head for head in search.heads if circuit[head] in _IDLE]
     base, todo = circuit, list(idle)
     while todo:
         head = todo.pop(0)
         exchanged = circuit.replace(head, UNIFORM if circuit[head] == IDENTITY else IDENTITY)
-        gain = judge.loss(circuit, near=base, stages=1) - judge.loss(exchanged, near=base, stages=1)
-        if gain > _SAME_LOSS:
+        loss, new_loss = (search.loss(trial, base, examples=16) for trial in (circuit, exchanged))
+        if loss - new_loss > _SAME_LOSS:
             circuit, todo = exchanged, [idle_head for idle_head in idle if idle_head != head]
     return circuit
 
 
-def lacking_a_part(best: Circuit, judge: Judge, space: Space) -> Iterator[Circuit]:
+def lacking_a_part(search: Search, best: Circuit) -> Iterator[Circuit]:
     """Yield the best circuit with a useful head made idle, or a path removed.
 
     An idle head is uniform or identity, whichever loses less.
     """
-    for head in space.useful(best):
+    for head in search.useful(best):
         without = [best.replace(head, idle) for idle in _IDLE]
-        yield min(without, key=lambda circuit: judge.loss(circuit, stages=1, near=best))
+        yield min(without, key=lambda circuit: search.loss(circuit, best, examples=16))
     yield from (best.without(path) for path in best.paths() if len(best[path.head].paths) > 1)

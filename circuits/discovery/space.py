@@ -1,7 +1,7 @@
 """The circuits that a search may try, their costs, and predictions of their losses.
 
-`Space` lists what each head may become, by what it attends to. `Nearby` finds the best circuits
-near a given one by predicted losses, and tries none:
+`Space` lists what each head may become, by what it attends to. `Neighbourhood` finds the best
+circuits near a given one by predicted losses, and tries none:
 
 1. One pass at the start gives gradients by all attention patterns. With them the loss of a nearby
    circuit is a quadratic function of what differs (`attribute`), in which changes can compensate
@@ -11,7 +11,8 @@ near a given one by predicted losses, and tries none:
 
 2. Changes that make one head simpler are also measured on a few examples, and the predictions
    scaled accordingly: gradients miss what a layer norm hides, and overestimate large changes.
-3. A beam search (`Nearby.around`) finds the circuits with the lowest predictions, without a run.
+3. A beam search (`Neighbourhood.around`) finds the circuits with the lowest predictions, without a
+   run.
 
 All tables are on the CPU, whatever the device of the model.
 """
@@ -53,18 +54,6 @@ _WEAK = 0.1  # mean attention of a path from which on it may be added to a head
 _RULE_SHARE = 0.25  # share of a head's attention that a rule has to explain to be a candidate, ...
 _RULE_IN_ROLE = 0.5  # ... or share of the attention of one of its roles
 _SAME_PREDICTION = 1e-6  # difference of predicted losses that is none
-
-
-def cost_of(mechanism: Mechanism, n_roles: int) -> int:
-    """Return the cost of a head with a mechanism: 0 for uniform and identity.
-
-    Along paths it is 1 for a role's first source and 2 for each further one; without any path 1,
-    since no softmax attends nowhere. Other mechanisms state their own (`Mechanism.cost`).
-    """
-    if mechanism.follows_paths:
-        return max(1, 2 * len(mechanism.paths) - len({path.dest for path in mechanism.paths}))
-    of_head, of_role = mechanism.cost
-    return of_head + of_role * n_roles
 
 
 def propose(attention: Float[Tensor, "dest src"], kind: str, threshold: float) -> Shared:
@@ -197,17 +186,18 @@ class Space:
             head, mechanism = choice.head, choice.mechanism
             others = list(self.candidates[head])
             kept = mechanism.paths if mechanism.follows_paths else ()
-            others += [along(path for path in kept if path != removed) for removed in kept]
+            others += [mechanism.without(removed) for removed in kept]
             if not (mechanism.keeps_own or mechanism.is_measured):
                 for new in self.attended[head]:
                     beside = [path for path in kept if self.shared or path.dest != new.dest]
-                    others += [along([*beside, new])] if new not in kept else []
+                    others += [mechanism.with_paths([*beside, new])] if new not in kept else []
             distinct = [other for other in dict.fromkeys(others) if other != mechanism]
             self._neighbours[choice] = [self.choice(head, other) for other in distinct]
         return self._neighbours[choice]
 
     def _cost(self, mechanism: Mechanism) -> int:
-        return cost_of(mechanism, self.empty.n_roles)
+        of_head, of_role = mechanism.cost
+        return of_head + of_role * self.empty.n_roles
 
 
 # The circuits near one, by predicted losses
@@ -218,24 +208,24 @@ class Effort:
     """How much a search predicts, measures and tries; chosen on shipped models."""
 
     measured: int = 48  # simpler choices that are measured, as large changes are predicted badly
-    measured_fast: int = 256  # the same for models of which a run computes only what differs
+    measured_if_cheap: int = 256  # the same for models of which a run computes only what differs
     depth: int = 8  # changes from the start at most, since the errors of predictions add up
     states: int = 600  # circuits that the beam keeps after each change, ...
     moves: int = 400_000  # ... fewer if together they have more of these
-    hold: int = 8  # circuits predicted to hold that are tried, the simplest ones
-    others: int = 32  # of those with the lowest losses, and with the fewest changes, each
+    predicted_to_hold: int = 8  # of these circuits, the simplest, so many are tried; ...
+    others: int = 32  # ... and of those with the lowest losses, and with the fewest changes, each
     others_far: int = 4  # the same around a circuit that does not hold, to get closer to holding
-    looks: int = 8  # looks in a row that may end at a circuit that does not hold; 2 after one held
-    lacking: int = 8  # circuits with one head or path less than the best that are looked around
+    steps_not_holding: int = 8  # in a row, to circuits that do not hold; 2 after one held
+    lacking: int = 8  # circuits with one head or path less than the best that are searched around
 
 
 EFFORT = Effort()
 
 
-class Near(NamedTuple):
+class Predicted(NamedTuple):
     """A circuit near the start, with its predicted loss."""
 
-    choices: tuple[int, ...]  # of each head, as numbers (`Nearby.choices`)
+    choices: tuple[int, ...]  # of each head, as numbers (`Neighbourhood.choices`)
     key: int  # lower for simpler circuits (`Space.key`)
     loss: float  # predicted
 
@@ -252,10 +242,10 @@ class Beam(NamedTuple):
         """Return some of them, by index or mask."""
         return Beam(*(column[chosen] for column in self))
 
-    def listed(self) -> list[Near]:
+    def listed(self) -> list[Predicted]:
         """Return them one by one."""
         columns = self.choices.tolist(), self.keys.tolist(), self.losses.tolist()
-        return [Near(tuple(choices), key, loss) for choices, key, loss in zip(*columns)]
+        return [Predicted(tuple(choices), key, loss) for choices, key, loss in zip(*columns)]
 
 
 class Moves(NamedTuple):
@@ -269,13 +259,13 @@ class Moves(NamedTuple):
     losses: Float[Tensor, " move"]  # predicted for them
 
 
-class Nearby:
+class Neighbourhood:
     """The circuits of a space near a start, with predicted losses."""
 
     def __init__(self, space: Space, circuit: Circuit, judge: Judge, effort: Effort = EFFORT):
         self.space, self.circuit, self.judge, self.effort = space, circuit, judge, effort
         # Circuits that lose more than halfway from the tolerance to knowing nothing are dropped.
-        self._highest_loss = (judge.bar.limit + judge.uninformed.loss) / 2
+        self._highest_loss = (judge.limit.loss + judge.uninformed.loss) / 2
         self.choices: list[Choice] = []  # by number
         self._numbers: dict[Choice, int] = {}
         self._keys: list[int] = []
@@ -303,46 +293,46 @@ class Nearby:
             for option in self.space.neighbours(choice)
             if key_of(option.mechanism) <= key_of(choice.mechanism)
         }
-        count = self.effort.measured_fast if judge.fast else self.effort.measured
+        count = self.effort.measured_if_cheap if judge.runs_are_cheap else self.effort.measured
         for choice in sorted(simpler, key=lambda choice: simpler[choice].effect)[:count]:
             trial = self.circuit.replace(choice.head, choice.mechanism)
-            loss = judge.loss(trial, stages=1, near=self.circuit)
-            rise = loss - judge.loss(self.circuit, stages=1)
+            loss = judge.loss(trial, near=self.circuit, examples=16)
+            rise = loss - judge.loss(self.circuit, examples=16)
             simpler[choice] = _scaled(simpler[choice], rise)
         return simpler
 
-    def circuit_of(self, near: Near) -> Circuit:
-        """Return the circuit of a `Near`."""
-        return self.space.circuit([self.choices[number].mechanism for number in near.choices])
+    def circuit_of(self, predicted: Predicted) -> Circuit:
+        """Return the circuit that was predicted."""
+        return self.space.circuit([self.choices[number].mechanism for number in predicted.choices])
 
-    def around(self, limit: int = 0) -> list[Near]:
+    def around(self, below_key: int = 0) -> list[Predicted]:
         """Find circuits with low predictions by a beam search, the lowest loss first.
 
-        Keys go up to the start's, or below `limit` if that is higher. In each step the best of each
-        key are changed once; of circuits with the same loss only the simplest is kept.
+        Keys are up to the start's, or below `below_key` if that is higher. In each step the best of
+        each key are changed once; of circuits with the same loss only the simplest is kept.
         """
-        highest = max(int(self.start.keys), limit - 1)
+        highest = max(int(self.start.keys), below_key - 1)
         beam, beams = self.start, [self.start]
-        seen = {near.choices for near in beam.listed()}
+        seen = {predicted.choices for predicted in beam.listed()}
         for _ in range(self.effort.depth):
             self.judge.deadline.check()
             beam = self._best_moves(beam, highest)
-            new = [n for n, near in enumerate(beam.listed()) if near.choices not in seen]
+            new = [n for n, circuit in enumerate(beam.listed()) if circuit.choices not in seen]
             if not new:
                 break
             beam = beam.pick(new)
-            seen.update(near.choices for near in beam.listed())
+            seen.update(predicted.choices for predicted in beam.listed())
             beams.append(beam)
         reached = Beam(*map(torch.cat, zip(*beams[1:] or beams)))
         return reached.pick(_simplest(reached.losses, reached.keys)).listed()
 
-    def chain(self, most: float, down: bool) -> list[Near]:
+    def chain(self, most: float, down: bool) -> list[Predicted]:
         """Follow the best change from circuit to circuit, and return all on the way.
 
         With `down` they become ever simpler while the predicted loss stays below `most`; otherwise
         the loss falls until it is below. The best change has the best ratio of loss to key.
         """
-        beam, links = self.start, list[Near]()
+        beam, links = self.start, list[Predicted]()
         while True:
             moves = self.moves(beam)
             rise, growth = moves.losses - beam.losses, moves.keys - beam.keys
@@ -442,13 +432,13 @@ class Nearby:
         base, mechanism = self.circuit[choice.head], choice.mechanism
         if mechanism == base:
             return []
-        if not (base.follows_paths and mechanism.follows_paths):
+        if not (base.follows_paths and base.with_paths(mechanism.paths) == mechanism):
             return [choice]
         rows = []
         for dest in sorted({path.dest for path in {*base.paths} ^ {*mechanism.paths}}):
             kept = [path for path in base.paths if path.dest != dest]
             new = [path for path in mechanism.paths if path.dest == dest]
-            rows.append(self.space.choice(choice.head, along([*kept, *new])))
+            rows.append(self.space.choice(choice.head, base.with_paths([*kept, *new])))
         return rows
 
 

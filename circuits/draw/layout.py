@@ -8,8 +8,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from retrieval_interp.circuits.circuit import Circuit, Head, HeadPath, interchangeable
+from retrieval_interp.circuits.circuit import Circuit, interchangeable
 from retrieval_interp.circuits.head_kinds import head_kind
+from retrieval_interp.circuits.paths import Head, HeadPath
 from retrieval_interp.circuits.scores.enabling import Enabled
 from retrieval_interp.tasks import Batch, Task, role_name
 

@@ -6,8 +6,9 @@ from itertools import accumulate, pairwise, product
 from typing import NamedTuple
 from xml.etree import ElementTree as ET
 
-from retrieval_interp.circuits.circuit import Circuit, HeadPath, RolePath
+from retrieval_interp.circuits.circuit import Circuit
 from retrieval_interp.circuits.draw.layout import Arrow, Drawing, Enabling, Label, arrange
+from retrieval_interp.circuits.paths import HeadPath, RolePath
 from retrieval_interp.tasks import Batch, Task
 
 # In pixels: a column, a layer with paths and one without, a line of text, and the margins.

@@ -14,10 +14,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from retrieval_interp.circuits.circuit import Circuit, HeadPath
+from retrieval_interp.circuits.circuit import Circuit
+from retrieval_interp.circuits.hook_runs import HookRuns
 from retrieval_interp.circuits.hooks import HookedModel, hooked, in_all_layers, parts_of, run_model
-from retrieval_interp.circuits.losses import HookRuns, Progress, SomeRemoval, no_progress, with_cut
-from retrieval_interp.circuits.paths import attention_along
+from retrieval_interp.circuits.losses import Progress, SomeRemoval, no_progress, with_cut
+from retrieval_interp.circuits.paths import HeadPath, attention_along
 from retrieval_interp.tasks import Batch
 from retrieval_interp.tasks.messages import check_type
 
@@ -93,14 +94,14 @@ def enabled_by(
     for text in (path for path in (*cuts, *later) if isinstance(path, str)):
         check_type(text, HeadPath, "paths", ", as ri.parse_head_path reads it from text")
     empty = Circuit({}, batch.roles.shape[-1])
-    sight = Sight(model, parts_of(model, batch)[0], empty)
+    comparison = AttentionComparison(model, parts_of(model, batch)[0], empty)
     return {
-        cut: tuple(sight.enabled(with_cut(empty, cut), later, least_drop))
+        cut: tuple(comparison.enabled(with_cut(empty, cut), later, least_drop))
         for cut in progress(cuts, "finding enabled paths")
     }
 
 
-class Sight:
+class AttentionComparison:
     """The attention of a model with a circuit in place, compared with that under other circuits."""
 
     def __init__(

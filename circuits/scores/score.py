@@ -3,7 +3,7 @@
 1. The intact model: its loss, with each head replaced, and with each path *cut live* (its attention
    set to zero, all later attention recomputed). Two standard errors decide what it needs.
 2. The circuit: its *combined* loss with all heads replaced, also with each path removed from it,
-   and with each head *zero-ablated* (all attention at zero) whose pattern is fixed.
+   and with each replaced head *zero-ablated* (all attention at zero).
 3. A control: random circuits of the same size and mechanisms.
 """
 
@@ -14,7 +14,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from retrieval_interp.circuits.circuit import Circuit, Head, HeadPath, RolePath
+from retrieval_interp.circuits.circuit import Circuit
 from retrieval_interp.circuits.hooks import HookedModel, has_hooks, with_counterfactual
 from retrieval_interp.circuits.losses import (
     Measured,
@@ -30,10 +30,11 @@ from retrieval_interp.circuits.losses import (
     with_cut,
 )
 from retrieval_interp.circuits.means import mean_attention
-from retrieval_interp.circuits.mechanisms import Mechanism, along
+from retrieval_interp.circuits.mechanisms import Mechanism
+from retrieval_interp.circuits.paths import Head, HeadPath, RolePath
 from retrieval_interp.circuits.scores.enabling import Enabled, enabled_by
 from retrieval_interp.circuits.tolerance import (
-    Bar,
+    Limit,
     has_learned,
     is_better,
     kept_share,
@@ -154,7 +155,7 @@ class CircuitScore:
     @property
     def needed_as_such(self) -> list[HeadScore]:
         """Heads with a fixed pattern, such as identity, that a sufficient circuit needs."""
-        fixed = [row for row in self.heads if row.mechanism.is_fixed]
+        fixed = [row for row in self.heads if row.mechanism.is_one_unit]
         return [row for row in fixed if self.sufficient and row.needed]
 
     @property
@@ -229,12 +230,12 @@ def score_circuit(
     scorer = Scorer(model, task, batch)
     intact = scorer.base_losses.mean(dim=1)
     uninformed = uninformed_loss(model, task, batch, scorer.losses_by_example)
-    bar = Bar(task, intact, uninformed.loss, tolerance)
+    limit = Limit(task, intact, uninformed.loss, tolerance)
     alone = {
         head: Measured.of(scorer.losses(scorer.empty_circuit.replace(head, circuit[head])))
         for head in progress(scorer.heads, "replacing heads")
     }
-    cut, redundant = _cut_live(scorer, circuit, bar, progress)
+    cut, redundant = _cut_live(scorer, circuit, limit, progress)
     scorer.rebase(circuit)
     combined = scorer.base_losses.mean(dim=1)
     paths = []
@@ -246,8 +247,8 @@ def score_circuit(
         for head in progress(list(circuit.mechanisms), "zero-ablating heads")
         if not circuit[head].keeps_own
     }
-    needed = {head: bar.side(losses) for head, losses in emptied.items()}
-    fixed = [head for head in emptied if circuit[head].is_fixed]
+    needed = {head: limit.clearly_above(losses) for head, losses in emptied.items()}
+    fixed = [head for head in emptied if circuit[head].is_one_unit]
     enables = _enables(scorer, circuit, [head for head in fixed if needed[head]], progress)
     rest_emptied = circuit
     for head in fixed:
@@ -255,12 +256,12 @@ def score_circuit(
     score = CircuitScore(
         circuit=circuit,
         examples=len(batch),
-        tolerance=bar.tolerance,
+        tolerance=limit.tolerance,
         loss_name=task.loss_name,
         baseline_loss=Measured.of(intact).loss,
         baseline_se=Measured.of(intact).se,
         uninformed_loss=uninformed.loss,
-        uninformed=uninformed.what,
+        uninformed=uninformed.description,
         heads=tuple(
             HeadScore(
                 head=head,
@@ -297,7 +298,7 @@ def _enables(
 
 
 def _cut_live(
-    scorer: Scorer, circuit: Circuit, bar: Bar, progress: Progress
+    scorer: Scorer, circuit: Circuit, limit: Limit, progress: Progress
 ) -> tuple[dict[HeadPath, LivePathScore], tuple[RedundantScore, ...]]:
     """Cut every path, and every set of which one suffices, in the intact model."""
     sets, attention = circuit.redundant, mean_attention(scorer.model, scorer.batch)
@@ -314,19 +315,20 @@ def _cut_live(
             live_loss=Measured.of(cut[path]).loss,
             live_se=Measured.of(cut[path]).se,
             enables=enables[path],
-            needed=bar.side(cut[path]),
+            needed=limit.clearly_above(cut[path]),
         )
     redundant = []
     for same in sets:
         spared = [cut[fewer] for fewer in all_but_one(same)]
+        fails = map(limit.clearly_above, spared)
         score = RedundantScore(
             paths=same,
             live_loss=Measured.of(cut[same]).loss,
             live_se=Measured.of(cut[same]).se,
             left_losses=tuple(float(losses.mean()) for losses in spared),
             enables=enables[same],
-            needed=bar.side(cut[same]),
-            suffice=tuple(None if above is None else not above for above in map(bar.side, spared)),
+            needed=limit.clearly_above(cut[same]),
+            suffice=tuple(None if above is None else not above for above in fails),
         )
         redundant.append(score)
     return rows, tuple(redundant)
@@ -382,7 +384,7 @@ def _redrawn(mechanism: Mechanism, paths: Sequence[RolePath], draw: random.Rando
         dest = draw.choice([dest for dest in free if len(sources[dest]) >= count])
         free.remove(dest)
         chosen += draw.sample(sources[dest], count)
-    return along(chosen) if chosen else mechanism
+    return mechanism.with_paths(chosen) if chosen else mechanism
 
 
 def random_control(

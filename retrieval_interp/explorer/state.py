@@ -19,14 +19,14 @@ from torch import Tensor
 
 from retrieval_interp import Workbench
 from retrieval_interp.circuits import Circuit, CircuitScore, Mechanism, Search, score_circuit
-from retrieval_interp.circuits.circuit import Head, HeadPath, RolePath, parse_head_path, suppose
-from retrieval_interp.circuits.counterfactual.patching import Counterfactual
+from retrieval_interp.circuits.circuit import parse_head_path, suppose
 from retrieval_interp.circuits.discovery.space import propose
 from retrieval_interp.circuits.draw.layout import carrying_paths, drawn_paths
 from retrieval_interp.circuits.hooks import HookedModel
 from retrieval_interp.circuits.means import role_mean
 from retrieval_interp.circuits.mechanisms import IDENTITY, ORIGINAL, UNIFORM
-from retrieval_interp.circuits.paths import attention_by_role
+from retrieval_interp.circuits.patched_heads import Counterfactual
+from retrieval_interp.circuits.paths import Head, HeadPath, RolePath, attention_by_role
 from retrieval_interp.tasks import InputError
 from retrieval_interp.tasks.messages import counted
 from retrieval_interp.views.attention import patterns_on, position_labels, role_map, role_names

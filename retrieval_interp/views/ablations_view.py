@@ -1,6 +1,6 @@
 """Every head and path, one at a time: a heat map of heads, and the paths that cost most."""
 
-from retrieval_interp.circuits.circuit import Head
+from retrieval_interp.circuits.paths import Head
 from retrieval_interp.circuits.scores.ablations import Ablations
 from retrieval_interp.tasks import Task
 from retrieval_interp.tasks.messages import counted

@@ -1,7 +1,7 @@
 """An atlas as a table of heads by tasks, coloured in a page, and how alike the tasks are."""
 
-from retrieval_interp.circuits.circuit import Head
 from retrieval_interp.circuits.counterfactual.atlas import Atlas, Lost
+from retrieval_interp.circuits.paths import Head
 from retrieval_interp.views.page import View, render
 from retrieval_interp.views.tables import terminal_width, text_table
 

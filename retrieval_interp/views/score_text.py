@@ -308,7 +308,7 @@ def _emptied(score: CircuitScore, papers: bool) -> Iterator[str]:
     if heads:
         paper = ", though the paper does not count such heads as useful" if papers else ""
         yield f"Needed as such, along no path{paper}: {'; '.join(heads)}."
-    fixed = [row for row in score.heads if row.mechanism.is_fixed]
+    fixed = [row for row in score.heads if row.mechanism.is_one_unit]
     if unclear := [str(row.head) for row in fixed if row.needed is None]:
         yield f"Whether {listed(unclear, 'or')} can be zero-ablated is not clear on these examples."
     if len(fixed) > len(needed):

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
-from retrieval_interp.circuits.circuit import HeadPath
 from retrieval_interp.circuits.counterfactual.explanation import Explanation, UnitScore
 from retrieval_interp.circuits.draw.layout import role_order
+from retrieval_interp.circuits.paths import HeadPath
 from retrieval_interp.circuits.scores.enabling import Enabled
 from retrieval_interp.tasks.words.text_task import AnswerTask
 from retrieval_interp.views.why_text import unit_text

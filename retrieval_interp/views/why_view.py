@@ -6,11 +6,11 @@ from dataclasses import is_dataclass
 from itertools import groupby
 from typing import Any
 
-from retrieval_interp.circuits.circuit import HeadPath
 from retrieval_interp.circuits.counterfactual.explanation import Explanation
 from retrieval_interp.circuits.counterfactual.question import PromptQuestion
 from retrieval_interp.circuits.counterfactual.units import Unit
 from retrieval_interp.circuits.hooks import HookedModel, is_causal
+from retrieval_interp.circuits.paths import HeadPath
 from retrieval_interp.tasks import Batch, Task
 from retrieval_interp.tasks.words.text_task import AnswerTask, token_ids
 from retrieval_interp.views.attention import checked, patterns_on, position_labels, thousandths

@@ -1,0 +1,182 @@
+"""Run a hooked model under many circuits, from the first layer that differs from a base.
+
+`circuits.losses` says what is kept of the base, and what is computed again.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from retrieval_interp.circuits.circuit import Circuit
+from retrieval_interp.circuits.hooks import (
+    HookedModel,
+    KeptPatterns,
+    ablated,
+    has_hooks,
+    hook_points,
+    hooked,
+    run_model,
+)
+from retrieval_interp.tasks import Batch
+
+NOTED = 200_000_000  # numbers that a base may keep of what modules read and returned
+InputOutput = dict[nn.Module, tuple[Tensor, Tensor]]  # a module's input and output, [batch pos d]
+
+
+@dataclass(frozen=True)
+class HookBase:
+    """A whole run; `returned` is of each block but the last, or empty if no run can start there."""
+
+    circuit: Circuit
+    outputs: Float[Tensor, "batch answer d_out"]
+    returned: Sequence[Any]
+    noted: InputOutput
+
+
+class HookRuns:
+    """Runs of a hooked model on a batch, from the first layer that differs from a base.
+
+    If the task has answer roles, logits are computed at these only; with a large vocabulary all
+    would fill the memory. Inputs and outputs of modules are kept, if they are `most` numbers.
+    """
+
+    def __init__(
+        self, model: HookedModel, batch: Batch, answers: tuple[int, ...] = (), most: int = NOTED
+    ):
+        self.model, self.batch = model, batch
+        self.reading = answer_hooks(model, batch, answers)
+        self.patterns = KeptPatterns(batch, model)
+        n_examples, n_positions = batch.inputs.shape[:2]
+        size = 7 * model.cfg.n_layers * model.cfg.d_model * n_examples * n_positions
+        self.modules = [] if has_hooks(model) or size > most else position_wise(model)
+
+    @torch.no_grad()
+    def base(self, circuit: Circuit, old: HookBase | None = None) -> HookBase:
+        """Run a circuit as a base, from where it differs from an old one."""
+        layer = self.first_layer(circuit, old)
+        if old is not None and layer == len(self.model.blocks):
+            return replace(old, circuit=circuit)
+        returned = list(old.returned[:layer]) if old else []
+        noted, old_noted = (dict(old.noted), old.noted) if old else (InputOutput(), InputOutput())
+        before = returned[-1] if returned else None
+        handles = [
+            block.register_forward_hook(lambda block, inputs, output: returned.append(output))
+            for block in self.model.blocks[layer:-1]
+        ]
+        try:
+            with only_where_different(self.modules, old_noted, noted):
+                outputs = self._run(circuit, layer, before)
+        finally:
+            for handle in handles:
+                handle.remove()
+        if old is None:
+            self.modules = [module for module in noted if acts_alone(module, *noted[module])]
+        if returned:  # a model may do more between blocks than pass on what they return
+            again = self._run(circuit, len(returned), returned[-1])
+            same = torch.allclose(again, outputs, atol=1e-5, rtol=1e-5, equal_nan=True)
+            returned = returned if same and len(returned) == len(self.model.blocks) - 1 else []
+        return HookBase(circuit, outputs, returned, noted)
+
+    @torch.no_grad()
+    def outputs(self, circuit: Circuit, base: HookBase) -> Float[Tensor, "batch answer d_out"]:
+        """Return the outputs under a circuit, run from where it differs from the base."""
+        layer = self.first_layer(circuit, base)
+        if layer == len(self.model.blocks):
+            return base.outputs
+        with only_where_different(self.modules, base.noted):
+            return self._run(circuit, layer, [None, *base.returned][layer])
+
+    def first_layer(self, circuit: Circuit, base: HookBase | None) -> int:
+        """Return the first layer that differs from a base; n_layers if none does."""
+        if base is None:
+            return 0
+        heads = circuit.mechanisms.keys() | base.circuit.mechanisms.keys()
+        layers = [head.layer for head in heads if circuit[head] != base.circuit[head]]
+        layer = min(layers, default=len(self.model.blocks))
+        return layer if base.returned or not layers else 0
+
+    def _run(self, circuit: Circuit, layer: int, before: Any) -> Tensor:
+        reading = hooked(self.model, self.reading)
+        with ablated(self.model, circuit, self.batch, layer, self.patterns), reading:
+            return run_model(self.model, self.batch, layer, before)
+
+
+def answer_hooks(
+    model: HookedModel, batch: Batch, answer_roles: tuple[int, ...]
+) -> list[tuple[str, Callable[..., Tensor]]]:
+    """Return hooks that keep only the answer roles' positions before logits are computed.
+
+    For an absent role some position is kept, which `Task.answers` leaves out. There are no hooks if
+    there are as many answers as positions: `Task.answers` could not tell them from whole sequences.
+    """
+    positions = batch.roles[:, :, list(answer_roles)].flatten(1).clamp(min=0)
+    if not answer_roles or positions.shape[1] == batch.inputs.shape[1]:
+        return []
+    example = torch.arange(len(batch), device=positions.device)[:, None]
+
+    def at_answers(residual: Tensor, hook: Any) -> Tensor:
+        return residual[example, positions]
+
+    # A bridge needs whole sequences up to its last layer norm.
+    bridged = "unembed.hook_in" in hook_points(model)
+    last = f"blocks.{model.cfg.n_layers - 1}.hook_resid_post"
+    return [("unembed.hook_in" if bridged else last, at_answers)]
+
+
+def position_wise(model: HookedModel) -> list[nn.Module]:
+    """Return a model's MLPs and the linear maps of its attention, if they are modules."""
+    mlps = [getattr(block, "mlp", None) for block in model.blocks]
+    inside = [module for block in model.blocks for module in block.attn.modules()]
+    linear = [x for x in inside if getattr(getattr(x, "weight", None), "ndim", 0) == 2]
+    leaves = [module for module in linear if not list(module.children())]
+    return [*(mlp for mlp in mlps if isinstance(mlp, nn.Module)), *leaves]
+
+
+def acts_alone(module: nn.Module, read: Tensor, returned: Tensor) -> bool:
+    """Whether a module returns the same for the last position if it reads it alone."""
+    difference = (module(read[-1:, -1:]) - returned[-1:, -1:]).abs().max()
+    return bool(difference <= 1e-4 * returned.abs().max())
+
+
+@contextmanager
+def only_where_different(
+    modules: list[nn.Module], known: InputOutput, noted: InputOutput | None = None
+) -> Iterator[None]:
+    """Compute modules only at positions where their input differs from a known run's.
+
+    Their inputs and outputs are added to `noted`, if it is given.
+    """
+
+    def partly(module: nn.Module, whole: Callable[..., Any]) -> Callable[..., Any]:
+        def forward(x: Tensor, *arguments: Any, **named: Any) -> Any:
+            if arguments or named:  # which may differ, as the residual of a Bloom's MLP
+                return whole(x, *arguments, **named)
+            known_input, known_output = known.get(module, (x[:0], x))
+            if x.ndim != 3 or known_input.shape != x.shape:
+                output = whole(x)
+            else:
+                differs = (x != known_input).any(-1)
+                differs[0, 0] |= ~differs.any()  # an empty input would not do for every module
+                output = known_output.clone()
+                output[differs] = whole(x[differs][None])[0]
+            if noted is not None and isinstance(output, Tensor) and x.ndim == output.ndim == 3:
+                noted[module] = x, output
+            return output
+
+        return forward
+
+    before = [vars(module).get("forward") for module in modules]
+    try:
+        for module in modules:
+            vars(module)["forward"] = partly(module, module.forward)
+        yield
+    finally:
+        for module, forward in zip(modules, before):
+            vars(module)["forward"] = forward
+            if forward is None:
+                del vars(module)["forward"]
