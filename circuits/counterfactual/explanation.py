@@ -37,7 +37,7 @@ from retrieval_interp.circuits.losses import Measured, Progress, no_progress, st
 from retrieval_interp.circuits.means import mean_attention
 from retrieval_interp.circuits.patched_heads import Patch
 from retrieval_interp.circuits.paths import Head, HeadPath, RolePath, attention_by_role
-from retrieval_interp.circuits.scores.enabling import Enabled
+from retrieval_interp.circuits.scores.enabling import AttentionComparison, Enabled
 from retrieval_interp.tasks import Batch, Task
 from retrieval_interp.tasks.messages import shown
 
