@@ -347,7 +347,7 @@ class Shared(_ByRole):
         return max(1, 2 * len(self.paths) - len({path.dest for path in self.paths})), 0
 
     def with_paths(self, paths: Iterable[RolePath]) -> Mechanism:
-        return along(paths)
+        return along(paths) if type(self) in (OneHot, Shared) else super().with_paths(paths)
 
 
 @dataclass(frozen=True)

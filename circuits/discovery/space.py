@@ -40,6 +40,7 @@ from retrieval_interp.circuits.mechanisms import (
     RULES,
     UNIFORM,
     Mechanism,
+    OneHot,
     Shared,
     along,
 )
@@ -432,7 +433,8 @@ class Neighbourhood:
         base, mechanism = self.circuit[choice.head], choice.mechanism
         if mechanism == base:
             return []
-        if not (base.follows_paths and base.with_paths(mechanism.paths) == mechanism):
+        kinds = {type(base), type(mechanism)}
+        if not base.follows_paths or (len(kinds) > 1 and not kinds <= {OneHot, Shared}):
             return [choice]
         rows = []
         for dest in sorted({path.dest for path in {*base.paths} ^ {*mechanism.paths}}):
