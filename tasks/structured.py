@@ -43,7 +43,7 @@ def check_fields(value: Any, where: str) -> None:
     for field in dataclasses.fields(value):
         given, limits = getattr(value, field.name), field.metadata
         right, kind = _fits(given, hints[field.name])
-        if limits and given is not None:
+        if "least" in limits and given is not None:
             right = right and limits["least"] <= given < math.inf
             kind += f" of at least {limits['least']}"
             if limits["most"] is not None:
