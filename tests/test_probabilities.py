@@ -2,6 +2,7 @@
 
 import json
 import random
+from itertools import product
 
 import pytest
 import torch
@@ -95,6 +96,36 @@ def test_a_text_is_asked_about_every_chain_after_the_same_solved_question(name):
             assert answer_of(prompt, text) == question.correct
             words = {question.prompt[start:end] for _, start, end in question.occurrences}
             assert all(word in text for word in words) and question.correct in words
+
+
+def test_a_chat_asks_in_the_words_of_its_template():
+    prompt, template = ri.EquationsPrompt(steps=1), "{% for m in messages %}"
+    template += "<{{ m.role }}>{{ m.content }}</>{% endfor %}<assistant>"
+    tokenizer = oracles.byte_pairs([prompt.sample(0).prompt, "<user></><assistant>"], 300)
+    with pytest.raises(ri.InputError, match="a tokenizer with a chat template, found"):
+        ri.PromptTask(prompt, tokenizer, chat=True).question(0)
+    tokenizer.chat_template = template
+    plain, chat = (ri.PromptTask(prompt, tokenizer, solved=1, chat=chat) for chat in (False, True))
+    asked, past = prompt.sample(2, 3), chat.solved(3)[0]
+    text = f"<user>{past.prompt}</><assistant>{past.correct}</><user>{asked.prompt}</><assistant>"
+    question = chat.question(2, 3)
+    assert question.prompt == text and question.correct == asked.correct
+    words = [asked.prompt[start:end] for _, start, end in asked.occurrences]
+    assert [text[start:end] for _, start, end in question.occurrences] == words
+    sizes = {"n_layers": 1, "d_model": 4, "d_head": 4, "n_heads": 1, "attn_only": True}
+    model = oracles.stock_transformer(d_vocab=len(tokenizer), n_ctx=500, **sizes)
+    row, other = (expected_accuracy(model, task, questions=8) for task in (chat, plain))
+    assert row.asked != other.asked and row.accuracy != other.accuracy
+    right = []
+    for index, chain in product(range(2), range(4)):
+        question = chat.question(index, 0, "test", chain)
+        logs = model(torch.tensor([tokenizer(question.prompt)["input_ids"]])).detach()[0, -1]
+        shares = logs[tokenizer.convert_tokens_to_ids(list(question.acceptable))].softmax(0)
+        right.append(float(shares[question.acceptable.index(question.correct)]))
+    assert row.accuracy == pytest.approx(sum(right) / 8, rel=1e-4)
+    batch = chat.sample(4)
+    there = chat.counterfactual(batch)
+    assert ((batch.inputs != there.inputs).sum(1) == 1).all()
 
 
 def test_the_command_writes_rows_that_plot_reads(run_command_in_process, tmp_path, undocumented):

@@ -152,7 +152,7 @@ def test_a_model_with_hooks_is_run_whole(monkeypatch):
 class WeakOneHot(WithPaths):
     """Three tenths of a one-hot head."""
 
-    kind = "weak-one-hot"
+    kind = "third-of-a-path"
     follows_paths = True
 
     def pattern(self, positions):

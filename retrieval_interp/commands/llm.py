@@ -58,6 +58,7 @@ class ScoreOptions(RowsOptions):
         steps: statements per chain, D, of equations and lives-with.
         questions: for every formulation and D, rounded up to whole texts, at least two.
         solved: how many solved examples stand before each question.
+        chat: ask as the user of a chat, in the words of the model's template.
         seed: which questions.
         device: auto, cpu or cuda.
     """
@@ -67,6 +68,7 @@ class ScoreOptions(RowsOptions):
     steps: tuple[int, ...] = (1, 2, 3, 4, 5)
     questions: int = number(500, least=1)
     solved: int = number(0, least=0)
+    chat: bool = False
     seed: int = number(0, least=0)
     device: str = "auto"
 
@@ -112,7 +114,7 @@ def score(options: ScoreOptions) -> list[results.AccuracyRow]:
         raise InputError(f"{options.model}: expected a model that reads words, found no tokenizer")
     rows = list[results.AccuracyRow]()
     for prompt in questions:
-        task = prompts.PromptTask(prompt, model.tokenizer, options.solved)
+        task = prompts.PromptTask(prompt, model.tokenizer, options.solved, options.chat)
         try:
             row = expected_accuracy(
                 model, task, options.questions, options.seed, progress=progress_bar

@@ -49,7 +49,7 @@ def expected_accuracy(
         for index, chain in asked:
             question = task.question(index, seed, "test", chain)
             words = sorted(question.acceptable, key=lambda word: word != question.correct)
-            following = [f" {word}" for word in words]
+            following = [task.before_answer + word for word in words]
             prompt, answers = continuations(task.tokenizer, question.prompt, following)
             rows.append(reader.log_probabilities([*task.begin, *prompt], answers).cpu())
     logs = torch.stack(rows).double()  # the right answer first
@@ -65,6 +65,7 @@ def expected_accuracy(
         stderr=stderr,
         chance=task.prompt.chance,
         solved=task.n_solved,
+        chat=task.chat,
         likeliest=likeliest[0],
         likeliest_stderr=likeliest[1],
         accepted=float(logs.logsumexp(-1).exp().mean()),

@@ -30,6 +30,7 @@ class AccuracyRow:
     stderr: float
     chance: float
     solved: int = 0  # examples before each question
+    chat: bool = False  # whether a chat's user asks
     likeliest: float | None = None  # how often the likeliest acceptable answer is right
     likeliest_stderr: float | None = None
     accepted: float | None = None  # probability that an answer is acceptable
@@ -42,8 +43,9 @@ class AccuracyRow:
 
     @property
     def asked(self) -> str:
-        """The model, and what it was shown before."""
-        return f"{self.model}, {self.solved} solved" if self.solved else self.model
+        """The model, and how it was asked."""
+        solved = f", {self.solved} solved" if self.solved else ""
+        return self.model + ", chat" * self.chat + solved
 
 
 def read_results(paths: Iterable[Path]) -> list[AccuracyRow]:

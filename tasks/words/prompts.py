@@ -323,13 +323,15 @@ class PromptTask(TextTask):
 
     If the steps form a line, roles are those of appendix B; otherwise they count backwards from the
     question. The last role is the end of the prompt. Before each question stand `solved` others
-    with their answers, the same ones for all questions of a seed.
+    with their answers, the same ones for all questions of a seed. With `chat` the user of a chat
+    asks, as the template of the model's tokenizer has it, and the model's turn begins at the end.
     """
 
     counterfactual_words = "the question about another chain"
 
-    def __init__(self, prompt: Prompt, tokenizer: Any, solved: int = 0):
+    def __init__(self, prompt: Prompt, tokenizer: Any, solved: int = 0, chat: bool = False):
         self.prompt, self.n_answers, self.n_solved = prompt, round(1 / prompt.chance), solved
+        self.chat = chat
         if isinstance(prompt, LinearPrompt):
             roles = [role_name(number) for number in range(2 * prompt.steps + 1)]
             path = path_graph(prompt.steps)
@@ -338,6 +340,8 @@ class PromptTask(TextTask):
             roles = [symbol.role for symbol in prompt.sample(0).occurrences[::-1] if symbol.role]
             labels, symbols = tuple(roles), tuple(role.partition("@")[0] for role in roles)
         super().__init__([*roles, END], tokenizer)
+        if chat:  # the template has its own first token, and a line break before the answer
+            self.begin, self.before_answer = [], ""
         self.role_names = tuple(map(role_name, range(len(self.roles))))
         self.tolerance = 0.05 * (self.plateau or 1.0)  # as the paper's is of a symbol's variance
         self.role_labels, self.role_symbols = (*labels, "end"), (*symbols, "end")
@@ -346,14 +350,39 @@ class PromptTask(TextTask):
         self, index: int, seed: int = 0, split: Split = "train", chain: int | None = None
     ) -> Question:
         asked = self.prompt.sample(index, seed, split, chain)
-        before = "".join(f"{past.prompt} {past.correct}\n\n" for past in self.solved(seed))
+        before, after = self._around(seed)
         return asked._replace(
-            prompt=before + asked.prompt,
+            prompt=before + asked.prompt + after,
             occurrences=tuple(
                 Occurrence(role, start + len(before), end + len(before))
                 for role, start, end in asked.occurrences
             ),
         )
+
+    def _around(self, seed: int) -> tuple[str, str]:
+        """Return the texts before and after a question."""
+        if not self.chat:
+            solved = [f"{past.prompt} {past.correct}\n\n" for past in self.solved(seed)]
+            return "".join(solved), ""
+        turns = [
+            {"role": role, "content": text}
+            for past in self.solved(seed)
+            for role, text in (("user", past.prompt), ("assistant", past.correct))
+        ]
+        here = "[the question]"
+        try:
+            text = self.tokenizer.apply_chat_template(
+                [*turns, {"role": "user", "content": here}],
+                tokenize=False,
+                add_generation_prompt=True,
+            )
+        except ValueError as error:
+            raise InputError(
+                f"chat: expected a tokenizer with a chat template, found {self.tokenizer_name} "
+                "without one"
+            ) from error
+        before, _, after = text.rpartition(here)
+        return before, after
 
     def solved(self, seed: int = 0) -> list[Question]:
         """The questions that are answered before each one of a seed."""
@@ -383,10 +412,13 @@ class PromptTask(TextTask):
     @property
     def description(self) -> str:
         after = f" after {self.n_solved} solved" if self.n_solved else ""
+        after += ", in a chat," if self.chat else ""
         return f"{self.prompt}{after} in the tokens of {self.tokenizer_name}"
 
     def to_dict(self) -> dict[str, Any]:
         prompt = {"name": self.prompt.name, **vars(self.prompt)}
         if self.n_solved:
             prompt["solved"] = self.n_solved
+        if self.chat:
+            prompt["chat"] = True
         return {"name": "prompt", "prompt": prompt, "tokenizer": self.tokenizer_name}

@@ -155,6 +155,7 @@ class TextTask(AnswerTask):
     """Questions in text, which subclasses make (`question`), each with `n_answers` answers."""
 
     n_answers: int
+    before_answer = " "  # between a question and its answer
 
     def __init__(self, roles: Sequence[str], tokenizer: Any):
         super().__init__(tokenizer)
@@ -193,7 +194,7 @@ class TextTask(AnswerTask):
     def tokens(self, question: Question) -> Tokens:
         """Tokenize a question; an error if roles or answers have no token of their own."""
         words = sorted(question.acceptable, key=lambda word: word != question.correct)
-        texts = [f" {word}" for word in words]
+        texts = [self.before_answer + word for word in words]
         read, answers, offsets = answer_tokens(self.tokenizer, question.prompt, texts)
         for word, token in zip(words, answers):
             if (first := words[answers.index(token)]) != word:
