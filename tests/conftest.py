@@ -157,7 +157,11 @@ def run_command_in_process():
                     run_command(main, f"retrieval-interp {name}", [*map(str, argv)])
                 except SystemExit as stop:
                     status = stop.code or 0
-        return CompletedProcess(argv, status, out.getvalue(), err.getvalue())
+        printed = out.getvalue()
+        assert "\x1b" not in printed and "\r" not in printed  # as through a pipe
+        wide = [line for line in printed.splitlines() if len(line) > 100 and " " in line.strip()]
+        assert not wide
+        return CompletedProcess(argv, status, printed, err.getvalue())
 
     return run
 
