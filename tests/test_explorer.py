@@ -128,20 +128,23 @@ def test_with_nothing_kept_the_counterfactual_prompts_are_named_and_their_attent
     assert "Counterfactual prompts: the question about another chain" in page.page["said"]
     _, there = bench.model.run_with_cache(bench.counterfactual.inputs)
     torch.testing.assert_close(weights(page.page["look"]), there["pattern", 0][0, 0])
+
+
+def test_the_attention_of_a_kept_path_is_the_prompts_and_all_other_the_counterfactuals(bench):
+    page = explored(bench)
+    ask(page, "keep")
     ask(page, "toggle", path="L2.H1 s0<-s2")
     ask(page, "show", head="L2.H1", example=3)
     assert str(bench.circuit[2, 1]) == "counterfactual s0<-s2"
+    _, there = bench.model.run_with_cache(bench.counterfactual.inputs)
     with ri.ablated(bench.model, bench.circuit, bench.batch):
         _, here = bench.model.run_with_cache(bench.batch.inputs)
+    query, first, second = bench.batch.roles[..., :3].unbind(2)
     expected = there["pattern", 2][3, 1].clone()
-    queries, _, seconds = bench.batch.roles[3, :, :3].unbind(1)
-    kept = queries[:, None], seconds  # of any chain
+    kept = query[3][:, None], second[3]  # of any chain
     expected[kept] = here["pattern", 2][3, 1][kept]
     torch.testing.assert_close(weights(page.page["look"]), expected)
-    (query, first, second), by_role = (
-        bench.batch.roles[..., :3].unbind(2),
-        bench.mean_attention(True),
-    )
+    by_role = bench.mean_attention(True)
     for pattern, source, role in ((here, second, 2), (there, first, 1)):
         mean = pattern["pattern", 2][torch.arange(8)[:, None], 1, query, source].mean()
         torch.testing.assert_close(by_role[2, 1, 0, role], mean)
