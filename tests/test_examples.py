@@ -119,7 +119,7 @@ def test_a_circuit_is_drawn(tmp_path):
 
 
 SCRIPTS = {  # what they print, run as a user runs them
-    "suppose_a_circuit.py": [*["taken back", "not below 0.05", "with 3 of 5 heads replaced"]],
+    "suppose_a_circuit.py": ["taken back", "not below 0.05", "with 3 of 5 heads replaced"],
     "own_task.py": [
         *["Sufficient: with 1 of 1 head", "L0.H0: original -> one-hot here<-before"],
         "by rules: L0.H0 three-back",
