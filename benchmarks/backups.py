@@ -32,6 +32,7 @@ from recovery import DIM, TOLERANCE
 from torch import Tensor
 
 import retrieval_interp as ri
+from examples.gpt2_names import roc_auc
 from examples.reach_the_bound import TOKEN, compile_circuit, split
 from retrieval_interp.circuits import Circuit, Head, Scorer
 from retrieval_interp.circuits.flow import causal_depth
@@ -185,20 +186,13 @@ def names(examples: int) -> Case:
     return Case(model, task, batch, Heads(heads), backups, first, sets=found.needed)
 
 
-def auc(scores: Sequence[float], true: Sequence[bool]) -> float:
-    """The share of pairs of a true and another head that are ranked right; ties count half."""
-    ranks, count = pd.Series(scores).rank(), sum(true)
-    above = float(ranks[list(true)].sum()) - count * (count + 1) / 2
-    return above / (count * (len(true) - count))
-
-
 def areas(case: Case) -> dict[str, Any]:
     """A row: how well each measure ranks the heads."""
     heads = sorted(case.heads)
-    true = [head in case.backups for head in heads]
-    row: dict[str, Any] = {"heads": len(heads), "backups": sum(true)}
-    if 0 < sum(true) < len(true):
-        row |= {name: auc(scores, true) for name, scores in measures(case, heads).items()}
+    row: dict[str, Any] = {"heads": len(heads), "backups": len(case.backups)}
+    if 0 < len(case.backups) < len(heads):
+        for name, scores in measures(case, heads).items():
+            row[name] = roc_auc(dict(zip(heads, scores)), case.backups)
     return row
 
 

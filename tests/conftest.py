@@ -157,7 +157,11 @@ def run_command_in_process():
                     run_command(main, f"retrieval-interp {name}", [*map(str, argv)])
                 except SystemExit as stop:
                     status = stop.code or 0
-        return CompletedProcess(argv, status, out.getvalue(), err.getvalue())
+        printed = out.getvalue()
+        assert "\x1b" not in printed and "\r" not in printed  # as through a pipe
+        if all(len(word) < 40 for word in printed.split()):  # no long name of a file
+            assert [line for line in printed.splitlines() if len(line) > 100] == []
+        return CompletedProcess(argv, status, printed, err.getvalue())
 
     return run
 

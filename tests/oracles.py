@@ -65,7 +65,8 @@ def naive_outputs(model, circuit, batch):
     return model.run_with_hooks(batch.inputs, fwd_hooks=hooks)
 
 
-def naive_mse(model, task, circuit, batch):
+def naive_losses(model, task, circuit, batch):
+    """The MSE of every example."""
     with torch.no_grad():
         outputs = naive_outputs(model, circuit, batch)
     errors = [
@@ -73,7 +74,11 @@ def naive_mse(model, task, circuit, batch):
         for example in range(len(batch))
         for query in range(task.chains)
     ]
-    return float(torch.stack(errors).pow(2).mean())
+    return torch.stack(errors).pow(2).view(len(batch), -1).mean(1)
+
+
+def naive_mse(model, task, circuit, batch):
+    return float(naive_losses(model, task, circuit, batch).mean())
 
 
 # HookedTransformers, and bridges with their weights

@@ -51,8 +51,19 @@ def test_what_is_lost_is_as_by_plain_hooks(small, atlas):
     assert all(atlas.lost["one"][head].values for head in atlas.heads if atlas.served(head))
 
 
+def test_likeness_is_the_mean_jaccard_index_between_halves():
+    a, b, c, d = (ri.Head(0, number) for number in range(4))
+    halves = {
+        "one": (frozenset({a, b, c}), frozenset({a, b})),
+        "other": (frozenset({a, d}), frozenset()),
+    }
+    atlas = ri.Atlas((a, b, c, d), {}, halves, {}, 0.05)
+    assert atlas.likeness("one", "one") == pytest.approx(2 / 3)
+    assert atlas.likeness("one", "other") == pytest.approx((1 / 4 + 1 / 3) / 4)
+    assert atlas.likeness("other", "other") == 0
+
+
 def test_an_atlas_is_shown(small, atlas, tmp_path):
-    assert atlas.likeness("one", "again") == pytest.approx((1 + atlas.likeness("one", "one")) / 2)
     text, page = str(atlas), ri.atlas_view(atlas).save_html(tmp_path / "atlas.html").read_text()
     first = next(line for line in text.splitlines() if line.startswith("L"))
     assert all(cell in page for cell in first.split()) and "http" not in page

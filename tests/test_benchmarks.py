@@ -4,16 +4,19 @@ import importlib
 import json
 from importlib.metadata import version
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 from transformer_lens import HookedTransformer
 
 import retrieval_interp as ri
+from examples.gpt2_names import roc_auc
 from examples.reach_the_bound import compile_circuit, jump_head, pair_head
+from retrieval_interp.circuits.counterfactual.units import MetricTask, estimate_units
 from retrieval_interp.circuits.mechanisms import UNIFORM
 from retrieval_interp.circuits.models.plain import PlainTransformer
-from tests.oracles import naive_mse
+from tests.oracles import naive_mse, pairs, untrained_bridge
 
 FOLDER = Path(__file__).parent.parent / "benchmarks"
 
@@ -150,6 +153,63 @@ def test_backups(rows):
     """Copies cost nothing alone, and are what the sets of paths name."""
     found, _ = rows("backups")
     assert all(row["alone"] < 0.5 and row["sets"] == 1 for row in found)
+
+
+def test_areas_under_the_roc_curve_count_ties_half():
+    scores = dict(zip("abcd", (2.0, 1.0, 1.0, 0.0)))
+    assert roc_auc(scores, {"a"}) == 1 and roc_auc(scores, {"b"}) == 1.5 / 3
+    assert roc_auc(scores, {"b", "d"}) == 0.5 / 4
+
+
+@pytest.fixture
+def beside(benchmark, tmp_path):
+    """The script, and a model with a prompt and its counterfactual, which nearly is the prompt."""
+    model = untrained_bridge("gpt2", tmp_path).double()
+    task = ri.PairsTask(pairs(), model.tokenizer)
+    batch = task.sample(1)
+    other = task.counterfactual(batch, 0)
+    differs = batch.inputs != other.inputs
+    before, after = int(batch.inputs[differs]), int(other.inputs[differs])
+    with torch.no_grad():
+        change = torch.randn(32, generator=torch.Generator().manual_seed(0))
+        model.embed.weight[after] = model.embed.weight[before] + 1e-5 * change
+    return benchmark("why_beside"), (model, MetricTask(task), batch, other)
+
+
+@pytest.mark.parametrize("way", ["EAP-IG", "EAP, edges", "EAP-IG, edges"])
+def test_estimates_are_what_is_lost_without_a_unit_if_little_changes(beside, way):
+    script, (model, *asked) = beside
+    for name in ("split_qkv_input", "attn_result", "hook_mlp_in"):
+        getattr(model, f"set_use_{name}")("edges" in way)
+    method = script.WAYS[way](model, *asked)
+    estimates, gap = method.estimates(), method.intact - method.nothing
+    marks, compared = [torch.ones_like(units, dtype=torch.bool) for units in estimates], 0
+    assert method.kept(marks) == pytest.approx(1, abs=1e-6)
+    for units, mark in zip(estimates, marks):
+        for place in map(tuple, (units.abs() > 0.01 * abs(gap)).nonzero().tolist()):
+            mark[place] = False
+            lost = (1 - method.kept(marks)) * gap
+            assert float(units[place]) == pytest.approx(lost, rel=0.01)
+            mark[place], compared = True, compared + 1
+    assert compared > 5
+
+
+def test_slopes_are_those_of_why(benchmark, llama):
+    task = ri.PairsTask(pairs(), llama.tokenizer)
+    batch = task.sample(1)
+    asked = llama, MetricTask(task), batch, task.counterfactual(batch, 0)
+    slopes = benchmark("why_beside").WAYS["slopes"](*asked).estimates()
+    estimates = estimate_units(*asked[:2], ri.with_counterfactual(llama, *asked[2:]))
+    torch.testing.assert_close(torch.stack(slopes), estimates.heads.sum((0, 1)))
+
+
+def test_the_areas_of_a_straight_line(benchmark):
+    beside = benchmark("why_beside")
+    estimates = [torch.arange(1000.0)]
+    asked = SimpleNamespace(kept=lambda marks: float(marks[0].sum()) / 1000)
+    assert beside.areas(asked, estimates, 1000) == pytest.approx({"CPR": 0.5, "CMD": 0.5})
+    (first, second) = beside.marked([torch.tensor([3.0, 1.0]), torch.tensor([2.0])], 2)
+    assert first.tolist() == [True, False] and second.tolist() == [True]
 
 
 PRINTED = """

@@ -9,8 +9,6 @@ from xml.etree import ElementTree
 import pytest
 
 import retrieval_interp as ri
-from retrieval_interp.config import ModelConfig
-from retrieval_interp.model import build_model
 from tests.browser import (
     explorer_server,
     jupyter_lab,
@@ -20,7 +18,7 @@ from tests.browser import (
     page_in_chromium,
     run_cell,
 )
-from tests.oracles import SENTENCE, untrained_bridge
+from tests.oracles import SENTENCE
 
 pytestmark = [pytest.mark.browser, needs_chromium]
 LONG = 120_000  # ms; everything is waited for, nothing is slept for
@@ -38,7 +36,7 @@ def chromium(address, width=1440, own="file:", **context):
 
 
 @contextlib.contextmanager
-def served(bench, width=1440):
+def served(bench):
     """The explorer's page, and a function that answers the next message and measures."""
 
     def answer():
@@ -47,7 +45,7 @@ def served(bench, width=1440):
 
     with (
         explorer_server(bench) as server,
-        chromium(server.address, width, server.address) as page,
+        chromium(server.address, own=server.address) as page,
     ):
         page.locator(".ri-explorer .loss").wait_for(timeout=LONG)
         yield page, answer
@@ -63,23 +61,31 @@ def report(tmp_path_factory):
     return path, bench
 
 
-# The report
+@pytest.fixture(scope="module")
+def why_page(tmp_path_factory, llama):
+    found = ri.why(llama, SENTENCE, " drink", controls=0, upto="rows")
+    path = tmp_path_factory.mktemp("why") / "why.html"
+    return found, ri.why_view(found, llama).save_html(path)
 
 
-@pytest.mark.parametrize(("width", "scheme"), [(1440, "dark"), (390, "light")])
-def test_the_report_reads_well_everywhere(report, tmp_path, width, scheme):
-    path, _ = report
-    with chromium(path.as_uri(), width, color_scheme=scheme) as page:
+# Reports
+
+
+@pytest.mark.parametrize("width", [1440, 390])
+def test_the_report_and_the_page_of_why_ask_nobody(report, why_page, tmp_path, width):
+    found, why = why_page
+    with chromium(report[0].as_uri(), width) as page:
         page.locator(".views canvas").first.wait_for(timeout=LONG)
-        assert page.locator(".verdict").inner_text().startswith("Sufficient")
-        # The whole drawing is in sight, and the query's column, at its right end.
-        query = page.locator(".scroll > svg text", has_text="A?").bounding_box()
-        drawn = page.locator(".scroll > svg").bounding_box()
-        right = drawn["x"] + drawn["width"]
-        assert drawn["x"] >= 0 and query["x"] + query["width"] <= right <= width
-        color = page.evaluate("getComputedStyle(document.body).backgroundColor")
-        assert (color != "rgb(255, 255, 255)") == (scheme == "dark")
         page.screenshot(path=tmp_path / "report.png", full_page=True)
+    with chromium(why.as_uri(), width, color_scheme="dark") as page:
+        units = page.locator(".units:not([hidden])")
+        assert 0 < units.locator(".lane").count() <= 8
+        assert units.locator(".answer").inner_text().startswith(found.question.word.strip())
+        assert page.locator(".strip .asked").inner_text() == found.question.place.text.strip()
+        if (more := units.get_by_role("button")).count():
+            more.click()
+            assert page.locator(".units:not([hidden]) .lane").count() == len(found.units)
+        page.screenshot(path=tmp_path / "why.png", full_page=True)
 
 
 def test_the_report_shows_other_examples_and_a_path_in_all_its_places(report):
@@ -110,20 +116,8 @@ def test_the_report_shows_other_examples_and_a_path_in_all_its_places(report):
 # The explorer
 
 
-@pytest.mark.parametrize("width", [1440, 390])
-def test_many_roles_do_not_widen_the_page(tmp_path, width):
-    task = ri.RetrievalTask(steps=7, chains=2)
-    model = build_model(ModelConfig(layers=2, heads=1, d_model=8), task)
-    bench = ri.open(model, task, examples=64)
-    bench.suppose("L1.H0 s0<-s2")
-    with served(bench, width) as (page, _):
-        page.screenshot(path=tmp_path / "roles.png", full_page=True)
-
-
-@pytest.mark.parametrize("width", [1440, 390])
-def test_a_click_on_a_token_asks_about_it(tmp_path, width):
-    model = untrained_bridge("llama", tmp_path / "model")
-    with served(ri.open(model, SENTENCE, answer=" store"), width) as (page, answer):
+def test_a_click_on_a_token_asks_about_it(tmp_path, llama):
+    with served(ri.open(llama, SENTENCE, answer=" store")) as (page, answer):
         asked = page.locator(".strip .asked")
         page.locator(".strip [data-place=' store']").click()
         answer()
@@ -131,35 +125,6 @@ def test_a_click_on_a_token_asks_about_it(tmp_path, width):
         assert asked.count() == 1
         assert "takes away is recovered" in page.locator(".said").inner_text()
         page.screenshot(path=tmp_path / "prompt.png", full_page=True)
-
-
-@pytest.fixture(scope="module")
-def why_page(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("why")
-    model = untrained_bridge("llama", folder / "model")
-    found = ri.why(model, SENTENCE, " drink", controls=0, upto="rows")
-    return found, ri.why_view(found, model).save_html(folder / "why.html")
-
-
-@pytest.mark.parametrize(("width", "scheme"), [(1440, "light"), (900, "dark"), (390, "dark")])
-def test_the_answer_of_why_is_in_sight_and_so_are_its_tokens(why_page, tmp_path, width, scheme):
-    found, path = why_page
-    with chromium(path.as_uri(), width, color_scheme=scheme) as page:
-        units = page.locator(".units:not([hidden])")
-        assert 0 < units.locator(".lane").count() <= 8
-        for part in (".answer", ".tokens > :last-child"):
-            box = units.locator(part).bounding_box()
-            assert box["x"] >= 0 and box["x"] + box["width"] <= width
-        assert units.locator(".answer").inner_text().startswith(found.question.word.strip())
-        assert page.locator(".strip .asked").inner_text() == found.question.place.text.strip()
-        page.screenshot(path=tmp_path / "why.png", full_page=True)
-        if (more := units.get_by_role("button")).count():
-            more.click()
-            assert page.locator(".units:not([hidden]) .lane").count() == len(found.units)
-            # The tokens stay at the foot of the window.
-            page.locator(".units:not([hidden]) .lane").first.scroll_into_view_if_needed()
-            box = page.locator(".units:not([hidden]) .tokens").bounding_box()
-            assert box["y"] + box["height"] <= 950
 
 
 def test_a_circuit_is_clicked_together_without_jupyter(tmp_path):

@@ -1,45 +1,29 @@
-"""What commands print: the overview, help, lists, and that it fits 80 columns and 100 in a pipe."""
+"""What commands print: the overview, help, lists and tables."""
 
 import contextlib
 import re
 import subprocess
 import sys
+from collections import Counter
 from io import StringIO
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from retrieval_interp import __main__ as cli
 from retrieval_interp import tasks
 from retrieval_interp.commands.list import main as list_
 from retrieval_interp.presets import PRESETS
 from retrieval_interp.storage.checkpoint import load_checkpoint, shipped_checkpoints
-
-COLUMNS, PIPED = 80, 100
-FEW = ["--examples", 8]
-RESULTS = shipped_checkpoints()["small"].parent.parent / "results"
-SHOWN = {
-    "list": [],
-    "bound": ["--steps", 1, 2, 128],
-    "ablate": ["--ckpt", "repeated", "--circuit", RESULTS / "repeated.circuit.json", *FEW],
-    "scan": ["--ckpt", "repeated", *FEW],
-    "why": ["--ckpt", "repeated", *FEW, "--controls", 2],
-    "reproduce": ["--only", "C2", "C3", "C4", "C5"],
-}
+from retrieval_interp.views.tables import text_table
 
 
-def run(monkeypatch, *arguments, columns=None, prog="retrieval-interp"):
-    """`retrieval-interp ARGUMENTS` on a terminal of so many columns, or through a pipe if None.
-
-    Returns:
-        The exit status, standard output and standard error.
-    """
+def run(monkeypatch, *arguments, prog="retrieval-interp"):
+    """`retrieval-interp ARGUMENTS`: the exit status, standard output and standard error."""
     monkeypatch.setattr(sys, "argv", [prog, *map(str, arguments)])
     monkeypatch.setattr("retrieval_interp.commands.command._on_signals", lambda handler: None)
-    monkeypatch.delenv("COLUMNS", raising=False)
     out, errors, status = StringIO(), StringIO(), 0
-    if columns is not None:
-        out.isatty = errors.isatty = lambda: True
-        monkeypatch.setenv("COLUMNS", str(columns))
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(errors):
         try:
             cli.run()
@@ -101,16 +85,15 @@ def test_checkpoints_presets_and_tasks_are_listed_as_they_are(capsys):
     assert all(issubclass(getattr(tasks, name), tasks.Task) for name in names)
 
 
-@pytest.mark.parametrize("name", SHOWN)
-def test_every_command_fits_a_terminal_and_a_pipe(name, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    status, narrow, bars = run(monkeypatch, name, *SHOWN[name], columns=COLUMNS)
-    piped_status, piped, _ = run(monkeypatch, name, *SHOWN[name])
-    assert status == piped_status == 0
-    plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", narrow + bars)
-    lines = re.split("[\r\n]", plain)  # a bar writes many states of one line
-    assert [line for line in lines if len(line.rstrip()) > COLUMNS] == []
-    assert [line for line in piped.splitlines() if len(line) > PIPED] == []
-    assert "\x1b" not in piped and "\r" not in piped
-    # No word is broken: both have the same words, dashes of tables aside.
-    assert {word for word in piped.split() if word.strip("-")} <= set(plain.split())
+cells = st.lists(st.text("ab.", min_size=1, max_size=9), max_size=4).map(" ".join)
+tables = st.integers(1, 4).flatmap(lambda n: st.lists(st.tuples(*[cells] * n), min_size=1))
+
+
+@given(tables, st.integers(1, 60))
+def test_a_table_keeps_its_width_and_every_word(table, width):
+    """It is wider only where each column is as narrow as its longest word."""
+    lines = text_table(*table[:1], table[1:], right=[0], width=width)
+    words = Counter(word for row in table for cell in row for word in cell.split())
+    assert Counter(word for line in lines for word in line.split() if word.strip("-")) == words
+    longest = [max([1, *map(len, " ".join(column).split())]) for column in zip(*table)]
+    assert max(map(len, lines)) <= max(width, sum(longest) + 2 * (len(longest) - 1))

@@ -13,6 +13,8 @@ import retrieval_interp as ri
 from retrieval_interp.circuits.mechanisms import Cut
 from retrieval_interp.emergence.series import (
     Crossing,
+    PathAtStep,
+    Snapshot,
     first_above,
     first_below,
     half_of_final,
@@ -25,6 +27,7 @@ from tests.oracles import naive_mse
 
 LINES = ["L0.H0 shared s4<-s3 s4<-s4 s6<-s5", "L2.H0 one-hot s0<-s2 s4<-s6", "L4.H0 one-hot s0<-s4"]
 ON = {0: 200, 2: 300, 4: 500}  # the step from which a layer attends as it was trained to
+LAST = "L4.H0 s0<-s4"
 STEPS = [100, 200, 300, 400, 500, 600]
 LOSSES = {100: (0.9, 0.9, 0.9), 200: (0.3, 0.8, 0.9), 300: (0.1, 0.6, 0.8), 400: (0.1, 0.2, 0.7)}
 
@@ -124,6 +127,22 @@ def test_attention_of_an_early_layer_leads_and_nothing_is_necessary_before_it_is
         assert max(series.necessity(path)) <= 1.0 + 1e-6
 
 
+@pytest.mark.parametrize(
+    ("losses", "cut", "share"),
+    [
+        ((0.1, 0.1, 0.1), (0.1, 0.425, 0.75), 0.5),
+        ((0.1, 0.1, 0.1), (0.1, 0.425, 2.0), 0.5),  # at most back to the plateau
+        ((0.1, 0.8, 0.45), (0.3, 1.0, 0.45), 0.2 / 0.95),  # nothing of x_2 was learned
+        ((0.74, 0.75, 0.75), (0.75, 0.75, 0.75), 0.01 / 3 / 0.05),  # by the tolerance
+    ],
+)
+def test_necessity_is_the_share_of_what_is_learned_that_is_lost(series, losses, cut, share):
+    assert (series.plateau, series.tolerance) == (0.75, 0.05)
+    snapshot = Snapshot(0, losses, losses, {LAST: PathAtStep(1.0, cut)})
+    (found,) = replace(series, snapshots=(snapshot,)).necessity(ri.parse_head_path(LAST, 7))
+    assert found == pytest.approx(share)
+
+
 def test_losses_are_the_runs_own(series):
     assert {row.step: row.partial_losses for row in series.losses} == LOSSES
     found = loss_emergence(series)
@@ -137,9 +156,6 @@ def test_the_json_is_the_series_with_its_provenance(written, series, known):
     assert (data["examples"], data["seed"], data["tolerance"]) == (32, 0, 0.05)
     assert series.circuit == known[1] and series.recipe.steps == 600
     assert series.to_dict().items() <= data.items()
-
-
-LAST = "L4.H0 s0<-s4"
 
 
 def test_a_series_with_a_gap_is_refused(written, tmp_path):

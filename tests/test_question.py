@@ -225,33 +225,48 @@ def test_a_third_name_is_put_in_place():
         changed = (other.inputs != batch.inputs)[example].nonzero()[:, 0].tolist()
         assert changed == [int(place[example])]
         assert int(other.inputs[example, place[example]]) not in batch.inputs[example].tolist()
-    resampled = giving()
-    alike = resampled.counterfactual(batch)
+
+
+def test_without_words_of_its_own_a_template_takes_another_of_the_batch():
+    task = giving()
+    batch = task.sample(8)
+    alike = task.counterfactual(batch)
     assert all(row.tolist() in batch.inputs.tolist() for row in alike.inputs)
     assert bool((alike.inputs != batch.inputs).any(1).all())
-    alone = resampled.counterfactual(batch[:1])  # another example is drawn
+    alone = task.counterfactual(batch[:1])  # another example is drawn
     assert bool((alone.inputs != batch.inputs[:1]).any())
-    real = torch.tensor([[0, 1, 1], [1, 1, 1], [0, 1, 1], [1, 1, 1]])
-    padded = ri.Batch(
-        torch.arange(12).view(4, 3), torch.arange(4)[:, None], torch.full((4, 1, 1), 2), real
-    )
-    for seed in range(4):  # the one with the same padding
-        other = ri.Task().counterfactual(padded, seed)
-        assert torch.equal(other.inputs, padded.inputs[[2, 3, 0, 1]])
 
+
+@pytest.fixture
+def padded():
+    real = torch.tensor([[0, 1, 1], [1, 1, 1], [0, 1, 1], [1, 1, 1]])
+    tokens = torch.arange(12).view(4, 3)
+    return ri.Batch(tokens, torch.arange(4)[:, None], torch.full((4, 1, 1), 2), real)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_counterfactual_has_the_same_padding(padded, seed):
+    other = ri.Task().counterfactual(padded, seed)
+    assert torch.equal(other.inputs, padded.inputs[[2, 3, 0, 1]])
+
+
+def test_without_another_example_of_the_same_padding_there_is_none(padded):
     class Two(ri.Task):
         def sample(self, n, *_, **options):
             return padded[:2]
 
     with pytest.raises(ri.InputError, match="the same padding .* found none for 2 of 2 examples"):
         Two().counterfactual(padded[:2])
+
+
+def test_counterfactuals_that_cannot_be_are_refused():
+    alone = ri.RetrievalTask(chains=1, steps=1)
     with pytest.raises(ri.InputError, match="counterfactual: expected one of END"):
         giving({"X": ["Ann"]})
     with pytest.raises(ri.InputError, match="at least three words of one token for S2"):
         giving({"S2": ["Ann"]})
     with pytest.raises(ri.InputError, match="expected at least two chains, found one"):
-        one = ri.RetrievalTask(chains=1, steps=1)
-        one.counterfactual(one.sample(2))
+        alone.counterfactual(alone.sample(2))
 
 
 TOKENIZER = sentence_tokenizer()

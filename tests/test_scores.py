@@ -16,7 +16,14 @@ from retrieval_interp.circuits.means import mean_attention
 from retrieval_interp.circuits.mechanisms import IDENTITY, UNIFORM, OneHot, Positions, Shared
 from retrieval_interp.circuits.paths import Head, HeadPath, Mask, RolePath
 from retrieval_interp.circuits.scores.score import random_circuit, random_control, score_circuit
-from tests.oracles import PATHS, hooks_left, naive_mse, naive_outputs, random_heads
+from tests.oracles import (
+    PATHS,
+    hooks_left,
+    naive_losses,
+    naive_mse,
+    naive_outputs,
+    random_heads,
+)
 
 ONE_HOT = OneHot((RolePath(0, 2), RolePath(2, 1)))
 
@@ -89,25 +96,25 @@ def test_every_score_equals_a_whole_run_with_hooks_set_by_hand(task, mlp, heads)
     score = score_circuit(model, task, circuit, batch, controls=0)
     empty = Circuit({}, 5)
 
-    def naive(c):
-        return pytest.approx(naive_mse(model, task, c, batch), abs=1e-5)
+    def naive(c, intact=0.0):
+        """The mean loss, and its standard error."""
+        losses = naive_losses(model, task, c, batch) - intact
+        return pytest.approx((float(losses.mean()), float(losses.std()) / 7**0.5), abs=1e-5)
 
-    assert score.baseline_loss == naive(empty)
-    assert score.combined_loss == naive(circuit)
+    assert (score.baseline_loss, score.baseline_se) == naive(empty)
+    assert (score.combined_loss, score.combined_se) == naive(circuit)
+    excess = naive(circuit, naive_losses(model, task, empty, batch))
+    assert (score.combined_loss - score.baseline_loss, score.excess_se) == excess
     assert len(score.heads) == 3 * heads
     for row in score.heads:
-        assert row.loss == naive(empty.replace(row.head, circuit[row.head]))
+        assert (row.loss, row.se) == naive(empty.replace(row.head, circuit[row.head]))
         assert (row.emptied is None) == (row.head not in kept)
         if row.emptied:
-            assert row.emptied.loss == naive(circuit.replace(row.head, OneHot(())))
+            assert row.emptied == naive(circuit.replace(row.head, OneHot(())))
     assert [row.path for row in score.paths] == list(circuit.paths())
     for row in score.paths:
-        assert row.removed_loss == naive(circuit.without(row.path))
-        assert row.live_loss == naive(empty.cut(row.path))
-    with torch.no_grad():
-        outputs = naive_outputs(model, circuit, batch)[:, -task.chains :]
-    each = (outputs - batch.targets).square().mean(dim=(1, 2))
-    assert score.combined_se == pytest.approx(float(each.std()) / 7**0.5, abs=1e-5)
+        assert (row.removed_loss, row.se) == naive(circuit.without(row.path))
+        assert (row.live_loss, row.live_se) == naive(empty.cut(row.path))
     assert hooks_left(model) == 0
 
 

@@ -4,18 +4,21 @@ import itertools
 import json
 import re
 from dataclasses import replace
-from functools import partial
-from types import SimpleNamespace
 
 import pytest
 import torch
 
 import retrieval_interp as ri
 from examples.reach_the_bound import PAIR, TOKEN, compile_circuit, split
+from retrieval_interp.circuits.counterfactual import units as units_module
 from retrieval_interp.circuits.counterfactual.explanation import explain
-from retrieval_interp.circuits.counterfactual.keep_search import KeepSearch, Recovery, Share
+from retrieval_interp.circuits.counterfactual.keep_search import (
+    KeepSearch,
+    Recovery,
+    smallest_confirmed,
+)
 from retrieval_interp.circuits.counterfactual.question import ask
-from retrieval_interp.circuits.counterfactual.units import MetricTask, Unit
+from retrieval_interp.circuits.counterfactual.units import Estimates, MetricTask, Unit
 from retrieval_interp.circuits.flow import causal_depth
 from retrieval_interp.circuits.head_kinds import head_name, is_so_on_text
 from retrieval_interp.circuits.losses import Scorer
@@ -69,16 +72,28 @@ def test_shipped_models_keep_what_their_circuits_say(name, paths):
         assert "enables L4.H0" in repr(found) and "looks at B of A->B" in repr(found)
 
 
-def test_units_are_put_back_until_other_prompts_confirm(small):
-    batch = small.task.sample(8, split="discovery")
-    batch = ri.with_counterfactual(small.model, batch, small.task.counterfactual(batch))
-    search = KeepSearch(small.model, MetricTask(small.task), batch)
-    units = [Unit(ri.Head(layer, 0)) for layer in (2, 4, 3, 1, 0)]
-    search._held = [tuple(units), tuple(units[:4]), (units[0],)]
-    for least, best in ((5, 5), (4, 4), (3, 3), (2, 2), (1, 1), (9, 5)):  # 9: not all would do
-        kept = partial(lambda least, some: Share(0.9 * len(some) / least, 0.0), least)
-        search.measured[1:] = [SimpleNamespace(kept=kept)]
-        assert search._confirmed() == tuple(units[:best])
+@pytest.mark.parametrize(("least", "best"), [(5, 5), (4, 4), (3, 3), (2, 2), (1, 1), (9, 5)])
+def test_units_are_put_back_until_other_prompts_confirm(least, best):
+    """`least` units recover what is asked for there; of 9, all five count as enough."""
+    units = tuple(Unit(ri.Head(layer, 0)) for layer in (2, 4, 3, 1, 0))
+    held = [units, units[:4], units[:1]]
+    assert smallest_confirmed(held, lambda some: 0.9 * len(some) / least, 0.9) == units[:best]
+
+
+def test_stability_is_the_share_of_redraws_in_which_a_unit_is_among_the_top(monkeypatch):
+    """Against all 27 redraws of three prompts, of which the last decides about the second head."""
+    monkeypatch.setattr(units_module, "_BOOTSTRAPS", 3000)
+    by_prompt = torch.tensor([[5.0, 1.0, 2.0], [5.0, 1.0, 2.0], [5.0, 9.0, 2.0]])
+    heads = torch.stack([by_prompt, torch.zeros(3, 3)])[:, :, None]  # [split prompt layer head]
+    rows = heads[..., None]
+    estimates = Estimates(heads, rows, rows[..., None], [])
+    sums = [by_prompt[list(drawn)].sum(0) for drawn in itertools.product(range(3), repeat=3)]
+    ranked = [set(total.argsort(descending=True)[:2].tolist()) for total in sums]
+    found = estimates.stability([Unit(ri.Head(0, head)) for head in (0, 1)])
+    for unit, share in found.items():
+        exact = sum(unit.head.head in top for top in ranked) / 27
+        assert share == pytest.approx(exact, abs=0.03)
+        assert (exact == 1) == (unit.head.head == 0)
 
 
 COMPILED = [pytest.param(n, marks=[pytest.mark.slow] * (n > 2)) for n in range(0, 24, 2)]
@@ -315,17 +330,31 @@ def test_the_command_explains(run_command_in_process, tmp_path, undocumented):
     assert (tmp_path / "why.html").read_text().count("<tr data-path=") == 2
 
 
-@pytest.mark.parametrize("seed", [0, 1])
-def test_what_was_found_and_measured_on_the_same_prompt_says_so(small, seed):
-    task = MetricTask(small.task)
+def explained(small, n, seed=0):
+    """What heads are found on `n` prompts, and what they are worth on those of a seed."""
 
     def drawn(seed):
-        batch = small.task.sample(1, seed, split="test")
+        batch = small.task.sample(n, seed, split="test")
         other = small.task.counterfactual(batch)
         return ri.with_counterfactual(small.model, batch, other), other
 
+    task = MetricTask(small.task)
     search = KeepSearch(small.model, task, drawn(0)[0], upto="heads")
     assert [*search]
-    found = explain(search, *drawn(seed), controls=0)
-    assert "The counterfactual is: " in str(found)
-    assert ("found and measured on the same prompt" in str(found)) == (seed == 0)
+    return search, explain(search, *drawn(seed), controls=0)
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_what_was_found_and_measured_on_the_same_prompt_says_so(small, seed):
+    text = " ".join(finding(explained(small, 1, seed)[1]))
+    assert "The counterfactual is: " in text
+    assert ("found and measured on the same prompt" in text) == (seed == 0)
+
+
+def test_an_estimate_is_a_mean_over_prompts_with_its_standard_error(small):
+    search, found = explained(small, 5)
+    for score in found.units:
+        by_prompt = search.estimates.by_example(score.unit).sum(0)
+        assert score.where + score.what == pytest.approx(float(by_prompt.mean()))
+        assert score.estimate_se == pytest.approx(float(by_prompt.std()) / 5**0.5)
+        assert score.estimate_se > 0

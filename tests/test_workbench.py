@@ -16,23 +16,17 @@ def small():
     return ri.open("small", examples=16)
 
 
-def naive_loss(bench, circuit):
-    """A whole run with hooks."""
-    with torch.no_grad(), ri.ablated(bench.model, circuit, bench.batch):
-        return float(bench.task.loss(bench.model(bench.batch.inputs), bench.batch))
-
-
 def test_what_is_supposed_is_measured_exactly(bench):
-    intact = naive_loss(bench, ri.Circuit({}, 5))
     lines = ["L1.H0 s0<-s2", "L1.H0 s0<-s4", "L2.H1 uniform", "L0.H1 one-hot s2<-s1 s4<-s3"]
     for line in [*lines, "L0.H0 role-mean", "L2.H0 mean", "L2.H1 original"]:
         asked = bench.loss_with(line)
         view = bench.suppose(line)
         assert view.data == bench.loss == pytest.approx(asked, abs=1e-6)
-        assert bench.loss == pytest.approx(naive_loss(bench, bench.circuit), abs=1e-5)
         shown, error = re.search(r"MSE (\S+) \+- (\S+)", repr(view)).groups()
         assert abs(float(shown) - bench.loss) < float(error) and f"MSE {shown}" in view.html
     assert str(bench.circuit[1, 0]) == "shared s0<-s2 s0<-s4"
+    with torch.no_grad():
+        intact = float(bench.task.loss(bench.model(bench.batch.inputs), bench.batch))
     assert bench.intact_loss == pytest.approx(intact, abs=1e-5)
 
 
@@ -91,8 +85,6 @@ EMPTY = ri.Circuit({}, 7)
         ("L0.H0 uniform s2<-s1", "uniform: expected no paths, found s2<-s1"),
         ("L0.H0 onehot s2<-s1", "expected one-hot, or a path"),
         ("L0.H0 zero", "expected original, cut, uniform, .* or a path such as s0<-s2, found"),
-        ("L0.H0 s2->s1", r"a path such as s2<-s1 \(s2 attends to s1\), found 's2->s1'"),
-        ("l0h3 uniform", "a head such as L0.H3, found 'l0h3'"),
     ],
 )
 def test_lines_that_say_nothing_are_refused(line, text):
@@ -107,9 +99,7 @@ def test_lines_that_say_nothing_are_refused(line, text):
         (lambda bench: bench.suppose("L0.H0 s2<-s0"), "source before its destination"),
         (lambda bench: bench.remove("L1.H0 s0<-s2"), "expected a path of the circuit"),
         (lambda bench: bench.keep("L9.H0"), "found L9.H0"),
-        (lambda bench: bench.keep("L1.H0 s0->s2"), "s0<-s2"),
         (lambda bench: ri.attribute(bench.model, bench.task, 3), "an ri.Batch, found int"),
-        (lambda bench: ri.load_checkpoint("small", "gpu"), "auto, cpu or cuda, found 'gpu'"),
         (lambda bench: bench.undo(), "undo"),
         (lambda bench: bench.ablations(least="x"), "least: expected a number, found 'x'"),
         (lambda bench: ri.open(bench.model), "a hooked model and a task"),

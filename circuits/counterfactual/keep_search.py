@@ -223,7 +223,10 @@ class KeepSearch:
             for name in LEVELS[: LEVELS.index(self.upto) + 1]:
                 self._held = []
                 yield from self._search(name, self.estimates)
-                self.levels[name] = self._with_opponents(name, self._confirmed(), self.estimates)
+                units = self._held[-1]
+                if len(self.measured) > 1:
+                    units = smallest_confirmed(self._held, self._recovered_by_fresh, self.keep)
+                self.levels[name] = self._with_opponents(name, units, self.estimates)
             self.missing = ""
         except OutOfTime:
             self.missing = "the time limit was reached; fewer units may do"
@@ -273,7 +276,7 @@ class KeepSearch:
             size = max(1, 2 * low)
             yield f"heads: {size}"
             if self._holds(order[:size]):
-                if self.measured[-1].kept(order[:size]).share >= self.keep:
+                if self._recovered_by_fresh(order[:size]) >= self.keep:
                     return low
                 self._held.clear()
             low = size
@@ -290,6 +293,9 @@ class KeepSearch:
         else:
             self._refused.add(frozenset(units))
         return holds
+
+    def _recovered_by_fresh(self, units: Sequence[Unit]) -> float:
+        return self.measured[-1].kept(units).share
 
     def _with_opponents(
         self, level: str, units: tuple[Unit, ...], estimates: Estimates
@@ -340,23 +346,28 @@ class KeepSearch:
         enough = (n for n in range(len(parts)) if sum(sizes[:n]) >= most * sum(sizes))
         return parts[: next(enough, len(parts)) if most < 1 else len(parts)]
 
-    def _confirmed(self) -> tuple[Unit, ...]:
-        """Return the smallest set that recovers the share on fresh examples, too."""
-        held, fresh = self._held, self.measured[-1]
-        if len(self.measured) == 1 or len(held) == 1 or fresh.kept(held[-1]).share >= self.keep:
-            return held[-1]
-        least = min(self.keep, fresh.kept(held[0]).share)
 
-        def fails(units: Sequence[Unit]) -> bool:
-            return fresh.kept(units).share < least
+def smallest_confirmed(
+    held: Sequence[tuple[Unit, ...]], recovered: Callable[[Sequence[Unit]], float], keep: float
+) -> tuple[Unit, ...]:
+    """Return the smallest set that recovers `keep` on other examples, too.
 
-        first = bisect_left(held, True, lo=1, hi=len(held) - 1, key=fails)
-        fewer = held[first]
-        put_back = [unit for unit in held[first - 1] if unit not in fewer]
-        count = bisect_left(
-            range(len(put_back)), True, key=lambda n: not fails((*fewer, *put_back[:n]))
-        )
-        return (*fewer, *put_back[:count])
+    `held` has ever smaller sets. If the last one fails, units of the one before are put back.
+    """
+    if len(held) == 1 or recovered(held[-1]) >= keep:
+        return held[-1]
+    least = min(keep, recovered(held[0]))
+
+    def fails(units: Sequence[Unit]) -> bool:
+        return recovered(units) < least
+
+    first = bisect_left(held, True, lo=1, hi=len(held) - 1, key=fails)
+    fewer = held[first]
+    put_back = [unit for unit in held[first - 1] if unit not in fewer]
+    count = bisect_left(
+        range(len(put_back)), True, key=lambda n: not fails((*fewer, *put_back[:n]))
+    )
+    return (*fewer, *put_back[:count])
 
 
 def in_groups(items: Sequence[Unit], accepts: Callable[[list[Unit]], bool]) -> Iterator[list[Unit]]:
