@@ -101,7 +101,7 @@ def test_a_text_is_asked_about_every_chain_after_the_same_solved_question(name):
 def test_a_chat_asks_in_the_words_of_its_template():
     prompt, template = ri.EquationsPrompt(steps=1), "{% for m in messages %}"
     template += "<{{ m.role }}>{{ m.content }}</>{% endfor %}<assistant>"
-    tokenizer = oracles.byte_pairs([prompt.sample(0).prompt, "<user></><assistant>"], 300)
+    tokenizer = oracles.byte_pairs([prompt.sample(0).prompt, "<user></><assistant>"], 258)
     with pytest.raises(ri.InputError, match="a tokenizer with a chat template, found"):
         ri.PromptTask(prompt, tokenizer, chat=True).question(0)
     tokenizer.chat_template = template
