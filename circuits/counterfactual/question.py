@@ -29,6 +29,7 @@ from retrieval_interp.circuits.hooks import HookedModel
 from retrieval_interp.circuits.losses import Progress, no_progress
 from retrieval_interp.tasks import InputError
 from retrieval_interp.tasks.words.given_texts import Pair, PairsTask, SpelledTask
+from retrieval_interp.tasks.words.text_task import shared_length
 
 _COMPARED_TOKENS = 6  # tokens of the kind to which the answer is compared in a fall
 _ENOUGH_CHANGES = 4  # random tokens are tried if fewer changes fit; also of different answers
@@ -189,9 +190,8 @@ def _compared_answers(runs: PromptRuns, answer: str, wrong: str) -> _Answers:
     if not wrong:
         return _Answers(right, runs.kind(right[0]), None)
     wrong_tokens = runs.answer_tokens(wrong)
-    shorter = min(len(right), len(wrong_tokens))
-    same = next((n for n in range(shorter) if right[n] != wrong_tokens[n]), shorter)
-    if same == shorter:
+    same = shared_length(right, wrong_tokens)
+    if same == min(len(right), len(wrong_tokens)):
         raise InputError(f"expected another wrong answer than the answer, found {wrong!r:.40}")
     runs.go_on(right[:same])
     right, wrong_tokens = right[same:], wrong_tokens[same:]

@@ -10,7 +10,7 @@ gives to its tokens, one after the other, so
 
 import math
 from collections.abc import Sequence
-from itertools import product, takewhile
+from itertools import product
 
 import torch
 from jaxtyping import Float, Int
@@ -22,7 +22,7 @@ from retrieval_interp.circuits.losses import Progress, no_progress, standard_err
 from retrieval_interp.llm.results import AccuracyRow
 from retrieval_interp.tasks.messages import InputError
 from retrieval_interp.tasks.words.prompts import PromptTask
-from retrieval_interp.tasks.words.text_task import continuations
+from retrieval_interp.tasks.words.text_task import continuations, shared_length
 
 
 def expected_accuracy(
@@ -89,9 +89,9 @@ class Reader:
         if longest > context:
             raise InputError(f"expected at most the model's {context} tokens, found {longest}")
         # The last tokens are not read; what all others begin with belongs to the first run.
-        shared = _same(*(answer[:-1] for answer in answers))
+        shared = shared_length(*(answer[:-1] for answer in answers))
         first = [*prompt, *answers[0][:shared]]
-        begun = _same(self.read, first[: len(prompt) - 1]) if self.keeps else 0
+        begun = shared_length(self.read, first[: len(prompt) - 1]) if self.keeps else 0
         logits = self._after(first[:begun], self._rows([first[begun:]]), shared + 1)
         logits = logits.expand(len(answers), -1, -1)
         rest = self._rows([answer[shared:-1] for answer in answers])
@@ -125,8 +125,3 @@ class Reader:
             self.read = [*before, *rows[0].tolist()]
             self.kept = [(layer.keys, layer.values) for layer in cache.layers]
         return logits
-
-
-def _same(*rows: Sequence[int]) -> int:
-    """Count the tokens with which all rows begin alike."""
-    return len(list(takewhile(lambda column: len(set(column)) == 1, zip(*rows))))

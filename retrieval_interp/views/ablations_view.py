@@ -30,16 +30,16 @@ def ablations_view(ablations: Ablations, task: Task) -> View:
     for (head, mechanism), loss in ablations.heads.items():
         losses.setdefault(head, []).append((loss, mechanism.kind))
     rises = ablations.head_rises
-    cells = []
-    for head in sorted(rises):
+    most, layers = max(*rises.values(), 1e-9), dict[str, list[tuple[str, float, str]]]()
+    for head, rise in sorted(rises.items()):
         by_kind = ", ".join(f"{kind} {loss:.4f}" for loss, kind in losses[head])
-        cells.append({"cost": rises[head], "title": f"{head}: {by_kind}"})
+        cell = f"{rise:+.3f}", rise / most, f"{head}: {by_kind}"
+        layers.setdefault(f"L{head.layer}", []).append(cell)
     header = ["path", "meaning", "attention", f"{task.loss_name}, cut live", "rises by"]
     html = render(
         "ablations.html",
-        cells=cells,
-        across=1 + max(rises).head,
-        most=max(max(rises.values()), 1e-9),
+        heads=[f"H{number}" for number in range(1 + max(rises).head)],
+        layers=[*layers.items()][::-1],
         loss=task.loss_name,
         baseline=f"{intact:.4f}",
         header=header,

@@ -53,10 +53,10 @@ def atlas_view(atlas: Atlas) -> View:
     of_heads, of_tasks = [], []
     for head in order(atlas):
         cells = [atlas.lost[name][head] for name in names]
-        of_heads.append((head, [(cell_text(lost), max(0.0, lost.output.share)) for lost in cells]))
+        of_heads.append((head, [(cell_text(lost), lost.output.share, None) for lost in cells]))
     for name in names:
         shares = [atlas.likeness(name, task) for task in names]
-        of_tasks.append((name, [(f"{100 * share:.0f}", share) for share in shares]))
+        of_tasks.append((name, [(f"{100 * share:.0f}", share, None) for share in shares]))
     html = render(
         "atlas.html",
         names=names,

@@ -6,7 +6,7 @@ A pair is a prompt and a counterfactual, with as many tokens and another answer.
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise, takewhile
+from itertools import pairwise
 from typing import Any, TypeVar
 
 import torch
@@ -191,8 +191,7 @@ class PairsTask(text_task.AnswerTask):
             )
         if len(clean) != len(corrupt):
             text = self.tokenizer.convert_ids_to_tokens
-            shorter = min(len(clean), len(corrupt))
-            first = next((n for n in range(shorter) if clean[n] != corrupt[n]), shorter)
+            first = text_task.shared_length(clean, corrupt)
             ours, theirs = (" ".join(text(ids[first : first + 1])) for ids in (clean, corrupt))
             raise InputError(
                 f"counterfactual: expected as many tokens as the prompt's {len(clean)}, found "
@@ -263,8 +262,7 @@ def _shared_places(prompts: Sequence[list[int]]) -> list[int]:
     shortest = min(map(len, prompts))
     start = shortest - 1
     if shortest < max(map(len, prompts)):
-        alike = takewhile(lambda column: len(set(column)) == 1, zip(*prompts))
-        start = min(start, len(list(alike)))
+        start = min(start, text_task.shared_length(*prompts))
     return [*range(start), *range(start - shortest, 0)]
 
 

@@ -287,12 +287,16 @@ def answer_tokens(
     """
     read = [_encoded(tokenizer, prompt + word, return_offsets_mapping=True) for word in answers]
     rows, offsets = [encoded["input_ids"] for encoded in read], read[0]["offset_mapping"]
-    shared = len(list(takewhile(lambda column: len(set(column)) == 1, zip(*rows))))
     # A single answer, or one with which another begins, has no token that differs: take its last.
-    shared = min([shared, *(len(row) - 1 for row in rows)])
+    shared = min([shared_length(*rows), *(len(row) - 1 for row in rows)])
     if any(start < len(prompt) for start, _ in offsets[shared:]):
         raise InputError("the prompt's tokens change with an answer")
     return rows[0][:shared], [row[shared] for row in rows], offsets[:shared]
+
+
+def shared_length(*rows: Sequence[int]) -> int:
+    """Count the tokens with which all rows begin alike."""
+    return len(list(takewhile(lambda column: len(set(column)) == 1, zip(*rows))))
 
 
 def continuations(
