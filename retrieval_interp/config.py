@@ -76,7 +76,7 @@ class Recipe:
     weight_decay: float = number(0.1, least=0)
     warmup: int = number(0, least=0)
     schedule: Literal["constant", "cosine", "cooldown"] = "constant"
-    cooldown: float = number(0.2, least=0, most=1)
+    cooldown: float = number(0.2, above=0, most=1)
     precision: Literal["float32", "bfloat16"] = "float32"
     init: Init = "gpt2"
     seed: int = number(0, least=0)
@@ -90,8 +90,6 @@ class Recipe:
             raise InputError(
                 f"recipe: expected examples of at least batch = {self.batch}, found {self.examples}"
             )
-        if self.cooldown == 0:
-            raise InputError("recipe: expected cooldown above 0, found 0")
         if self.checkpoint_every % self.log_every:
             raise InputError(
                 f"recipe: expected checkpoint_every to be a multiple of log_every = "

@@ -8,47 +8,53 @@ A class with `reads_part = True` ignores keys that are not its fields.
 import dataclasses
 import json
 import math
+import operator
 import typing
+from collections.abc import Mapping
 from typing import Any, Literal, TypeVar
 
 from retrieval_interp.tasks.messages import InputError
 
 T = TypeVar("T")
+Limits = Mapping[str, int | float]  # of a number: least, most, above or below
 _TYPES = {int: "an integer", float: "a number", str: "text", bool: "true or false"}
 _TYPES |= {tuple: "a list", dict: "an object"}
+_LIMITS: dict[str, tuple[str, Any]] = {
+    "least": ("of at least", operator.ge),
+    "most": ("at most", operator.le),
+    "above": ("above", operator.gt),
+    "below": ("below", operator.lt),
+}
+EXAMPLES = {"least": 2, "most": 10**6}
+SEED = {"least": 0, "most": 2**62}
 
 
-def number(default: int | float | None, least: int, most: int | None = None) -> Any:
-    """Return a dataclass field for a finite number in a range, which `check_fields` checks."""
-    return dataclasses.field(default=default, metadata={"least": least, "most": most})
+def number(default: Any, **limits: int | float) -> Any:
+    """Return a dataclass field for a finite number within `Limits`, which `check_fields` checks."""
+    return dataclasses.field(default=default, metadata={"limits": limits})
 
 
-def check_sampling(examples: Any, seed: Any, tolerance: Any = None, option: str = "") -> None:
+def check_sampling(examples: Any, seed: Any, tolerance: Any = None) -> None:
     """Check a number of examples, their seed and a tolerance (None for the task's own)."""
-    for name, value, least, most in (("examples", examples, 2, 10**6), ("seed", seed, 0, 2**62)):
-        if type(value) is not int or not least <= value <= most:
-            raise InputError(f"{option}{name}: expected {least} to {most}, found {value!r:.40}")
-    check_tolerance(tolerance, option)
+    for name, value, limits in (("examples", examples, EXAMPLES), ("seed", seed, SEED)):
+        right, expected = fits(value, int, limits)
+        if not right:
+            raise InputError(f"{name}: expected {expected}, found {value!r:.40}")
+    check_tolerance(tolerance)
 
 
-def check_tolerance(value: Any, option: str = "") -> None:
+def check_tolerance(value: Any, where: str = "") -> None:
     """Check a tolerance; None is allowed."""
     if value is not None and not (isinstance(value, (int, float)) and 0 < value < math.inf):
-        raise InputError(f"{option}tolerance: expected a number above 0, found {value!r:.40}")
+        raise InputError(f"{where}tolerance: expected a number above 0, found {value!r:.40}")
 
 
 def check_fields(value: Any, where: str) -> None:
     """Check the types and ranges of a dataclass's fields; errors start with `where`."""
     hints = typing.get_type_hints(type(value))
     for field in dataclasses.fields(value):
-        given, limits = getattr(value, field.name), field.metadata
-        right, kind = _fits(given, hints[field.name])
-        if "least" in limits and given is not None:
-            right = right and limits["least"] <= given < math.inf
-            kind += f" of at least {limits['least']}"
-            if limits["most"] is not None:
-                right = right and given <= limits["most"]
-                kind += f" and at most {limits['most']}"
+        given = getattr(value, field.name)
+        right, kind = fits(given, hints[field.name], field.metadata.get("limits"))
         if not right:
             raise InputError(f"{where}: expected {field.name} to be {kind}, found {given!r:.60}")
 
@@ -89,7 +95,7 @@ def from_data(kind: Any, data: Any, where: str) -> Any:
             return kind.from_dict(data)
         if dataclasses.is_dataclass(kind) and not hasattr(kind, "parse"):
             return read_fields(kind, data)
-        right, expected = _fits(data, str if hasattr(kind, "parse") else kind)
+        right, expected = fits(data, str if hasattr(kind, "parse") else kind)
         if not right:
             raise InputError(f"expected {expected}, found {data!r:.60}")
         if hasattr(kind, "parse"):
@@ -128,14 +134,19 @@ def read_json(text: str, where: str) -> Any:
         raise InputError(f"{where}: expected JSON, found {error!s:.80}") from None
 
 
-def _fits(value: Any, kind: Any) -> tuple[bool, str]:
-    """Return whether a value is of a type, and the type's name in errors."""
+def fits(value: Any, kind: Any, limits: Limits | None = None) -> tuple[bool, str]:
+    """Return whether a value is of a type and within limits, and what is expected in words."""
     if typing.get_origin(kind) is Literal:
         options = typing.get_args(kind)
         return value in options, " or ".join(map(repr, options))
     if type(None) in typing.get_args(kind):
-        return (True, "") if value is None else _fits(value, typing.get_args(kind)[0])
+        return (True, "") if value is None else fits(value, typing.get_args(kind)[0], limits)
     kind = typing.get_origin(kind) or kind
     if kind not in _TYPES:
         return isinstance(value, kind), f"a {kind.__name__}"
-    return type(value) is kind or (kind is float and type(value) is int), _TYPES[kind]
+    right = type(value) is kind or (kind is float and type(value) is int)
+    if not limits:
+        return right, _TYPES[kind]
+    words = " and ".join(f"{_LIMITS[name][0]} {limit}" for name, limit in limits.items())
+    tests = (_LIMITS[name][1](value, limit) for name, limit in limits.items())
+    return right and value < math.inf and all(tests), f"{_TYPES[kind]} {words}"

@@ -28,7 +28,7 @@ EARLY = [  # before a model is loaded
     ("why", "--prompt a --tokenizer b", "--tokenizer: expected --pairs with it"),
     ("why", "--pairs empty.json", "pairs: prompts: expected a list"),
     ("why", "--pairs alike.json", "pairs of different prompts .* found none in 1"),
-    ("why", "--task indirect-objects --keep 2", "--keep: expected a share above 0 and below"),
+    ("why", "--task indirect-objects --keep 2", "--keep: expected a number above 0 and below 1"),
     ("scan", "--model smollm2", "expected text .* add --text FILE"),
 ]
 PAIR = {"clean": "a b", "corrupt": "a b", "answers": ["c"], "wrong_answers": ["d"]}
@@ -36,7 +36,7 @@ PAIR = {"clean": "a b", "corrupt": "a b", "answers": ["c"], "wrong_answers": ["d
 # What is refused: the command, its options, and what the one line on stderr says.
 BAD = [
     ("ablate", "--ckpt smal", "model 'smal': expected small, found none"),
-    ("ablate", "--tolerance nan", "expected a number above 0, found nan"),
+    ("ablate", "--tolerance nan", "--tolerance: expected a number above 0, found 'nan'"),
     ("ablate", "--json missing/out.json", "existing folder"),
     ("ablate", "--json x --report x", "different file for each of --json, --report$"),
     ("ablate", "--model smollm2", "smollm2: expected a task .* add --task FILE.py:NAME"),
@@ -49,7 +49,8 @@ BAD = [
     ("train", "--preset smal", "expected one of: small, transformer-a"),
     ("explore", "--port 70000", "--port"),
     ("scan", "--text none.txt", "none.txt: expected text"),
-    ("bound", "--steps 0", "--steps"),
+    ("bound", "--steps 0", "--steps: expected an integer of at least 1 and at most 512"),
+    ("bound", "--steps", "--steps: expected at least one argument"),
     ("emergence", "--run nowhere", "nowhere/config.json: expected a run's config"),
     ("emergence", "--run fresh", "with checkpoints/.*, found none; train"),
     ("emergence", "--run unlearned", "at least one path to follow, found none; train on"),

@@ -24,7 +24,7 @@ def test_presets_survive_json(name):
     [
         ({"task": {"name": "retrieval", "position": "x"}}, "r: task: position: expected 'pair' or"),
         ({"learning_rate": float("nan")}, "learning_rate to be a number of at least 0, found nan"),
-        ({"cooldown": 0.0}, "cooldown above 0, found 0"),
+        ({"cooldown": 0.0}, "cooldown to be a number above 0 and at most 1, found 0.0"),
         ({"batch": 100, "examples": 50}, "examples of at least batch = 100, found 50"),
         ({"log_every": 7}, "checkpoint_every to be a multiple of log_every = 7, found 1000"),
     ],

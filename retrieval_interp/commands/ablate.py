@@ -8,11 +8,11 @@ from typing import Annotated, Any, Literal
 
 import retrieval_interp as ri
 from retrieval_interp.commands.command import say, status, tell_files
-from retrieval_interp.commands.options import OUTPUT, MeasuringOptions, parse_options
+from retrieval_interp.commands.options import OUTPUT, MeasuringOptions, check_outputs, parse_options
 from retrieval_interp.progress import progress_bar
 from retrieval_interp.storage import models_by_name
 from retrieval_interp.storage.files import provenance, write_json, write_whole
-from retrieval_interp.tasks.structured import check_tolerance
+from retrieval_interp.tasks.structured import number
 from retrieval_interp.views.tables import terminal_width
 
 
@@ -37,10 +37,10 @@ class AblateOptions(MeasuringOptions):
     task: str | None = None
     circuit: Path | None = None
     save_circuit: Path | None = field(default=None, metadata=OUTPUT)
-    tolerance: float | None = None
+    tolerance: float | None = number(None, above=0)
     one_hot: bool = False
     fewest: Literal["paths", "heads"] = "paths"
-    alternatives: float | None = None
+    alternatives: float | None = number(None, above=0)
 
 
 def main(argv: Sequence[str], prog: str = "retrieval-interp ablate") -> None:
@@ -91,16 +91,11 @@ def main(argv: Sequence[str], prog: str = "retrieval-interp ablate") -> None:
 
 
 def _check(options: AblateOptions) -> None:
-    options.check(Path(options.ckpt), options.circuit)
-    check_tolerance(options.tolerance, "--")
+    check_outputs(options, Path(options.ckpt), options.circuit)
     searching = options.one_hot or options.time is not None or options.fewest == "heads"
     if options.circuit is not None and searching:
         raise ri.InputError(
             "--one-hot, --time, --fewest: expected a search, found --circuit; leave one out"
-        )
-    if options.alternatives is not None and not options.alternatives > 0:
-        raise ri.InputError(
-            f"--alternatives: expected more than 0 seconds, found {options.alternatives:g}"
         )
     needs = "a task for a model without one; add --task FILE.py:NAME"
     models_by_name.check_model(options.ckpt, needs if options.task is None else "")

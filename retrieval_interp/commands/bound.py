@@ -7,7 +7,7 @@ from pathlib import Path
 
 from retrieval_interp.commands.command import status, tell_files
 from retrieval_interp.commands.options import OUTPUT, check_outputs, parse_options
-from retrieval_interp.tasks.messages import InputError
+from retrieval_interp.tasks.structured import number
 
 DEFAULT_STEPS = (1, 2, 3, 4, 5, 8, 16, 32, 64, 128)
 MOST_STEPS = 512
@@ -22,15 +22,12 @@ class BoundOptions:
         json: write the numbers to this file.
     """
 
-    steps: tuple[int, ...] = DEFAULT_STEPS
+    steps: tuple[int, ...] = number(DEFAULT_STEPS, least=1, most=MOST_STEPS)
     json: Path | None = field(default=None, metadata=OUTPUT)
 
 
 def main(argv: Sequence[str], prog: str = "retrieval-interp bound") -> None:
     options = parse_options(BoundOptions, argv, prog)
-    for number in options.steps or (0,):
-        if not 1 <= number <= MOST_STEPS:
-            raise InputError(f"--steps: expected a number from 1 to {MOST_STEPS}, found {number}")
     check_outputs(options)
 
     with status("loading PyTorch"):

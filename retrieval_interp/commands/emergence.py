@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from retrieval_interp.commands.command import say, status, tell_files
-from retrieval_interp.commands.options import OUTPUT, ExampleOptions, parse_options
+from retrieval_interp.commands.options import OUTPUT, ExampleOptions, check_outputs, parse_options
 from retrieval_interp.progress import progress_bar
-from retrieval_interp.tasks.structured import check_tolerance
+from retrieval_interp.tasks.structured import EXAMPLES, number
 
 
 @dataclass(frozen=True)
@@ -27,15 +27,15 @@ class EmergenceOptions(ExampleOptions):
 
     run: Path = field(kw_only=True)
     circuit: Path | None = None
-    examples: int = 32
+    examples: int = number(32, **EXAMPLES)
     json: Path | None = field(default=None, metadata=OUTPUT)
-    tolerance: float | None = None
+    tolerance: float | None = number(None, above=0)
 
 
 def main(argv: Sequence[str], prog: str = "retrieval-interp emergence") -> None:
     options = parse_options(EmergenceOptions, argv, prog)
-    options.check(*options.run.glob("*"), *options.run.glob("checkpoints/*"), options.circuit)
-    check_tolerance(options.tolerance, "--")
+    checkpoints = options.run.glob("checkpoints/*")
+    check_outputs(options, *options.run.glob("*"), *checkpoints, options.circuit)
 
     with status("loading PyTorch"):
         from retrieval_interp.device import choose_device

@@ -8,7 +8,7 @@ from typing import Annotated
 import retrieval_interp as ri
 from retrieval_interp.commands.options import ExampleOptions, parse_options
 from retrieval_interp.storage import models_by_name
-from retrieval_interp.tasks.structured import check_tolerance
+from retrieval_interp.tasks.structured import number
 
 
 @dataclass(frozen=True)
@@ -34,17 +34,13 @@ class ExploreOptions(ExampleOptions):
     answer: str = ""
     place: str = ""
     circuit: Path | None = None
-    tolerance: float | None = None
-    port: int = 0
+    tolerance: float | None = number(None, above=0)
+    port: int = number(0, least=0, most=65535)
     browser: bool = True
 
 
 def main(argv: Sequence[str], prog: str = "retrieval-interp explore") -> None:
     options = parse_options(ExploreOptions, argv, prog)
-    options.check()
-    check_tolerance(options.tolerance, "--")
-    if not 0 <= options.port < 65536:
-        raise ri.InputError(f"--port: expected 0 to 65535, found {options.port}")
     if options.task is not None and options.prompt is not None:
         raise ri.InputError("expected one of --prompt and --task, found both")
     without_task = options.task is None and options.prompt is None

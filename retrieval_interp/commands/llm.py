@@ -19,7 +19,7 @@ from retrieval_interp.progress import progress_bar
 from retrieval_interp.storage.files import provenance, write_json, write_whole
 from retrieval_interp.storage.models_by_name import load_model
 from retrieval_interp.tasks.messages import InputError, InputWarning
-from retrieval_interp.tasks.structured import check_fields, number
+from retrieval_interp.tasks.structured import number
 from retrieval_interp.views.tables import terminal_width
 
 
@@ -96,7 +96,6 @@ def main(argv: Sequence[str], prog: str = "retrieval-interp llm") -> None:
 
 def score(options: ScoreOptions) -> list[results.AccuracyRow]:
     """Score every formulation; after Ctrl-C return the rows that are finished."""
-    check_fields(options, "llm score")
     if unknown := [name for name in options.formulation if name not in results.FORMULATIONS]:
         known = ", ".join(results.FORMULATIONS)
         raise InputError(f"--formulation: expected some of {known}, found {unknown[0]!r:.40}")

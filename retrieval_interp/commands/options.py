@@ -15,7 +15,7 @@ from typing import Annotated, Any, NoReturn, TypeVar, cast, get_args, get_origin
 
 from retrieval_interp.storage.files import writable
 from retrieval_interp.tasks.messages import InputError, nearest
-from retrieval_interp.tasks.structured import check_sampling
+from retrieval_interp.tasks.structured import EXAMPLES, SEED, Limits, fits, number
 
 T = TypeVar("T")
 OUTPUT = {"output": True}  # metadata of the fields that name files to write
@@ -95,22 +95,26 @@ def _add_options(parser: Any, prefix: str, part: Any) -> list[str]:
         elif choices := get_args(kind):
             group.add_argument(*called, **how, choices=choices, help=help)
         else:
-            how |= {"nargs": "*"} if many else {}
-            how |= {"type": partial(_value, kind), "metavar": kind.__name__.upper()}
+            how |= {"nargs": "+" if "dest" in how else "*"} if many else {}
+            read = partial(_value, kind, field.metadata.get("limits"))
+            how |= {"type": read, "metavar": kind.__name__.upper()}
             group.add_argument(*called, **how, help=help)
         names += called
     return names
 
 
-def _value(kind: Any, word: str) -> Any:
-    """Read a word of the command line as a value."""
+def _value(kind: Any, limits: Limits | None, word: str) -> Any:
+    """Read a word of the command line as a value, a number within its limits."""
     try:
-        return getattr(kind, "parse", kind)(word)
+        value = getattr(kind, "parse", kind)(word)
     except InputError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
     except ValueError:
-        expected = "a whole number" if kind is int else "a number"
-        raise argparse.ArgumentTypeError(f"expected {expected}, found {word!r}") from None
+        value = None
+    right, expected = fits(value, kind, limits)
+    if not right:
+        raise argparse.ArgumentTypeError(f"expected {expected}, found {word!r}")
+    return value
 
 
 def _attributes(cls: type) -> dict[str, str]:
@@ -134,14 +138,9 @@ class ExampleOptions:
         device: auto, cpu or cuda.
     """
 
-    examples: int = 512
-    seed: int = 0
+    examples: int = number(512, **EXAMPLES)
+    seed: int = number(0, **SEED)
     device: str = "auto"
-
-    def check(self, *inputs: Path | None) -> None:
-        """Check what can be known before libraries are loaded, which takes seconds."""
-        check_sampling(self.examples, self.seed, option="--")
-        check_outputs(self, *inputs)
 
 
 @dataclass(frozen=True)
@@ -155,7 +154,7 @@ class MeasuringOptions(ExampleOptions):
         report: write an HTML page that needs no network to this file.
     """
 
-    time: float | None = None
+    time: float | None = number(None, above=0)
     json: Path | None = dataclasses.field(default=None, metadata=OUTPUT)
     report: Path | None = dataclasses.field(default=None, metadata=OUTPUT)
 

@@ -11,10 +11,10 @@ from tqdm.auto import tqdm
 
 import retrieval_interp as ri
 from retrieval_interp.commands.command import say, status, tell_files
-from retrieval_interp.commands.options import OUTPUT, MeasuringOptions, parse_options
+from retrieval_interp.commands.options import OUTPUT, MeasuringOptions, check_outputs, parse_options
 from retrieval_interp.storage import models_by_name
 from retrieval_interp.storage.files import provenance, read_text, write_json, write_whole
-from retrieval_interp.tasks.structured import check_tolerance
+from retrieval_interp.tasks.structured import EXAMPLES, number
 from retrieval_interp.views.tables import terminal_width
 
 
@@ -39,16 +39,15 @@ class ScanOptions(MeasuringOptions):
     model: Annotated[str, "--model", "--ckpt"] = "small"
     text: Path | None = None
     task: str | None = None
-    examples: int = 128
+    examples: int = number(128, **EXAMPLES)
     joint: bool = False
-    tolerance: float | None = None
+    tolerance: float | None = number(None, above=0)
     save_circuit: Path | None = field(default=None, metadata=OUTPUT)
 
 
 def main(argv: Sequence[str], prog: str = "retrieval-interp scan") -> None:
     options = parse_options(ScanOptions, argv, prog)
-    options.check(Path(options.model), options.text)
-    check_tolerance(options.tolerance, "--")
+    check_outputs(options, Path(options.model), options.text)
     text = None if options.text is None else read_text(options.text, "text")
     if options.text is not None and options.task is not None:
         raise ri.InputError("expected one of --text and --task, found both")

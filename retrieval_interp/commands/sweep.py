@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from retrieval_interp.commands.command import say, status
 from retrieval_interp.commands.options import parse_options
-from retrieval_interp.tasks.messages import InputError
+from retrieval_interp.tasks.structured import number
 
 if TYPE_CHECKING:
     from retrieval_interp.sweep.grid import Grid
@@ -37,19 +37,14 @@ class SweepOptions:
     out: Path
     grid: str | None = None
     scale: str | None = None
-    workers: int | None = None
-    threads: int | None = None
+    workers: int | None = number(None, least=1, most=256)
+    threads: int | None = number(None, least=1, most=256)
     address: str | None = None
     device: str = "auto"
 
 
 def main(argv: Sequence[str], prog: str = "retrieval-interp sweep") -> None:
     options = parse_options(SweepOptions, argv, prog)
-    for name in ("workers", "threads"):
-        given = getattr(options, name)
-        if given is not None and not 1 <= given <= 256:
-            raise InputError(f"--{name}: expected 1 to 256, found {given}")
-
     with status("loading PyTorch"):
         from retrieval_interp.storage.files import check_same
         from retrieval_interp.sweep.cells import read_grid

@@ -8,10 +8,11 @@ from typing import Annotated, Any, Literal
 
 import retrieval_interp as ri
 from retrieval_interp.commands.command import say, status, tell_files
-from retrieval_interp.commands.options import OUTPUT, MeasuringOptions, parse_options
+from retrieval_interp.commands.options import OUTPUT, MeasuringOptions, check_outputs, parse_options
 from retrieval_interp.progress import progress_bar
 from retrieval_interp.storage import models_by_name
 from retrieval_interp.storage.files import provenance, read_text, write_json
+from retrieval_interp.tasks.structured import EXAMPLES, number
 from retrieval_interp.views.tables import terminal_width
 
 _NAMES = "indirect-objects"
@@ -53,17 +54,17 @@ class WhyOptions(MeasuringOptions):
     pairs: tuple[Path, ...] = ()
     tokenizer: str | None = None
     task: str | None = None
-    keep: float = 0.9
+    keep: float = number(0.9, above=0, below=1)
     patch: Literal["z", "pattern", "v"] = "z"
     upto: Literal["heads", "rows", "paths"] = "paths"
-    examples: int = 32
-    controls: int = 20
+    examples: int = number(32, **EXAMPLES)
+    controls: int = number(20, least=0)
     graph: Path | None = field(default=None, metadata=OUTPUT)
 
 
 def main(argv: Sequence[str], prog: str = "retrieval-interp why") -> None:
     options = parse_options(WhyOptions, argv, prog)
-    options.check(Path(options.model), *options.pairs)
+    check_outputs(options, Path(options.model), *options.pairs)
     _check(options)
     texts = [read_text(path, "pairs") for path in options.pairs]
     with status("loading PyTorch and the model"):
@@ -120,14 +121,10 @@ def _check(options: WhyOptions) -> None:
         raise ri.InputError("--counterfactual: expected --answer and --wrong with it, found none")
     if options.wrong and options.answer.strip() == options.wrong.strip():
         raise ri.InputError(f"--wrong: expected another answer than --answer, {options.answer!r}")
-    if not 0 < options.keep < 1:
-        raise ri.InputError(f"--keep: expected a share above 0 and below 1, found {options.keep}")
     if len(options.pairs) > 2:
         raise ri.InputError(f"--pairs: expected one or two files, found {len(options.pairs)}")
     if options.tokenizer is not None and not options.pairs:
         raise ri.InputError("--tokenizer: expected --pairs with it, found none")
-    if options.controls < 0:
-        raise ri.InputError(f"--controls: expected at least 0, found {options.controls}")
     models_by_name.check_model(options.model, "" if given else f"{expected} none of them")
 
 
