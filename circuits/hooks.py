@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
@@ -91,6 +92,28 @@ def in_all_layers(
 ) -> list[tuple[str, HookFunction]]:
     """Return a hook on this part of every layer's attention."""
     return [(f"blocks.{n}.attn.{name}", function) for n in range(model.cfg.n_layers)]
+
+
+@contextmanager
+def noting(model: HookedModel, *names: str) -> Iterator[dict[str, dict[int, Tensor]]]:
+    """Note what passes hook points of every layer's attention, such as `v`, by name and layer."""
+    noted: dict[str, dict[int, Tensor]] = {name: {} for name in names}
+
+    def note(name: str, x: Tensor, hook: Any) -> None:
+        noted[name][hook.layer()] = x
+
+    hooks = [in_all_layers(model, f"hook_{name}", partial(note, name)) for name in names]
+    with hooked(model, chain.from_iterable(hooks)):
+        yield noted
+
+
+def check_fired(model: HookedModel, name: str, count: int) -> None:
+    """Check that a hook on the attention of every layer fired."""
+    if count != model.cfg.n_layers:
+        raise InputError(
+            f"attention: expected hook_{name} to fire in {model.cfg.n_layers} layers, found "
+            f"{count}; load the model as a HookedTransformer or TransformerBridge"
+        )
 
 
 def is_hooked_transformer(model: HookedModel) -> bool:
@@ -478,21 +501,8 @@ def with_counterfactual(model: HookedModel, batch: Batch, other: Batch) -> Batch
 @torch.no_grad()
 def attended(model: HookedModel, batch: Batch) -> list[Attended]:
     """Run a model once and return pattern, v and z of each layer."""
-    noted: dict[str, dict[int, Tensor]] = {"hook_pattern": {}, "hook_v": {}, "hook_z": {}}
-    hooks: list[Any] = []
-    for name, layers in noted.items():
-
-        def note(x: Tensor, hook: Any, layers: dict[int, Tensor] = layers) -> None:
-            layers[hook.layer()] = x.detach()
-
-        hooks += in_all_layers(model, name, note)
-    with measuring(model), hooked(model, hooks):
+    with measuring(model), noting(model, "pattern", "v", "z") as noted:
         model(batch.inputs, **call_options(batch), return_type=None)
-    by_layer: Iterable[Any] = range(model.cfg.n_layers)
-    missing = [name for name, layers in noted.items() if len(layers) < model.cfg.n_layers]
-    if missing:
-        raise InputError(
-            f"attention: expected {missing[0]} to fire in {model.cfg.n_layers} layers, found "
-            f"{len(noted[missing[0]])}; load the model as a HookedTransformer or TransformerBridge"
-        )
-    return [Attended(*(noted[name][layer] for name in noted)) for layer in by_layer]
+    for name, layers in noted.items():
+        check_fired(model, name, len(layers))
+    return [Attended(*(noted[name][n] for name in noted)) for n in range(model.cfg.n_layers)]

@@ -13,7 +13,7 @@ from retrieval_interp.circuits.circuit import Circuit
 from retrieval_interp.circuits.hooks import HookedModel
 from retrieval_interp.circuits.mechanisms import Mean, Mechanism, Positions, RoleMean
 from retrieval_interp.circuits.paths import Head, RolePath, attention_by_role, first_real, shifted
-from retrieval_interp.tasks import Batch, InputError
+from retrieval_interp.tasks import Batch
 from retrieval_interp.tasks.messages import check_type
 
 _NEGLIGIBLE = 0.005  # paths with less mean attention are left out of role-mean heads
@@ -199,12 +199,7 @@ def read_patterns(
         noting = hooks.in_all_layers(model, "hook_pattern", note)
         with in_place, hooks.measuring(model), hooks.hooked(model, noting):
             model(batch.inputs, **hooks.call_options(batch), return_type=None)
-    if len(layers) != count:
-        raise InputError(
-            f"attention: expected {hooks.pattern_hook_name(0)} and its counterparts to fire in "
-            f"{count} layers, found {len(layers)}; load the model as a HookedTransformer or "
-            "TransformerBridge"
-        )
+    hooks.check_fired(model, "pattern", len(layers))
     return layers
 
 

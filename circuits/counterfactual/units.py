@@ -11,17 +11,17 @@ import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from retrieval_interp.circuits import hooks
 from retrieval_interp.circuits.circuit import Circuit
 from retrieval_interp.circuits.deadline import Deadline
 from retrieval_interp.circuits.hook_runs import answer_hooks
-from retrieval_interp.circuits.hooks import HookedModel, has_hooks, hooked, in_all_layers, run_model
+from retrieval_interp.circuits.hooks import HookedModel
 from retrieval_interp.circuits.mechanisms import ORIGINAL, Mechanism
 from retrieval_interp.circuits.patched_heads import (
     Counterfactual,
@@ -250,7 +250,7 @@ def prompts_at_once(model: HookedModel, batch: Batch) -> int:
     """Return how many prompts a backward pass has room for; all if hooks are set."""
     cfg, positions = model.cfg, batch.inputs.shape[1]
     numbers = cfg.n_layers * positions * (16 * cfg.d_model + 2 * cfg.n_heads * positions)
-    room = len(batch) if has_hooks(model) else int(_BACKWARD_NUMBERS // numbers)
+    room = len(batch) if hooks.has_hooks(model) else int(_BACKWARD_NUMBERS // numbers)
     return max(1, min(len(batch), room))
 
 
@@ -261,11 +261,7 @@ def _estimated(
     """Estimate from the gradients of one run, at one point on the way."""
     assert batch.counterfactual_attention is not None
     by_layer = batch.counterfactual_attention
-    noted: dict[str, dict[int, Tensor]] = {"pattern": {}, "v": {}}
     added: dict[int, Tensor] = {}
-
-    def note(name: str, x: Tensor, hook: Any) -> None:
-        noted[name][hook.layer()] = x
 
     def mix(z: Float[Tensor, "batch pos head d_head"], hook: Any) -> Tensor:
         layer = hook.layer()
@@ -283,14 +279,10 @@ def _estimated(
         added[layer] = torch.zeros_like(z).requires_grad_()
         return torch.lerp(patched, z, alpha) + added[layer]
 
-    hooks = [
-        *in_all_layers(model, "hook_v", partial(note, "v")),
-        *in_all_layers(model, "hook_pattern", partial(note, "pattern")),
-        *in_all_layers(model, "hook_z", mix),
-        *answer_hooks(model, batch, task.answer_roles),
-    ]
-    with hooked(model, hooks):
-        metric = task.metric(run_model(model, batch).float(), batch)
+    mixing = hooks.in_all_layers(model, "hook_z", mix)
+    mixing += answer_hooks(model, batch, task.answer_roles)
+    with hooks.noting(model, "pattern", "v") as noted, hooks.hooked(model, mixing):
+        metric = task.metric(hooks.run_model(model, batch).float(), batch)
     if not metric.requires_grad:
         raise InputError(
             f"why: expected a metric with a gradient, found that the {task.measures} has none"

@@ -11,7 +11,7 @@ Estimates tell which hypotheses are worth scoring; `circuits.scores` scores them
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import groupby
 from operator import attrgetter
 from typing import Any, NamedTuple
@@ -206,29 +206,26 @@ def pattern_gradients(
 ) -> PatternGradients:
     """Run a model with a circuit in place, and differentiate by every pattern."""
     n_layers = model.cfg.n_layers
-    computed, used, values, shifts = (dict[int, Tensor]() for _ in range(4))
-
-    def note(by_layer: dict[int, Tensor], activation: Tensor, hook: Any) -> None:
-        by_layer[hook.layer()] = activation
+    shifts = dict[int, Tensor]()
 
     def shift(z: Float[Tensor, "batch pos head d_head"], hook: Any) -> Tensor:
-        v = values[hook.layer()]
+        v = after["v"][hook.layer()]
         v = v.repeat_interleave(z.shape[2] // v.shape[2], dim=2)
         zero = z.new_zeros(len(z), z.shape[2], z.shape[1], v.shape[1]).requires_grad_()
         shifts[hook.layer()] = zero
         return z + torch.einsum("bhds,bshe->bdhe", zero, v)
 
-    after = [
-        *hooks.in_all_layers(model, "hook_v", partial(note, values)),
-        *hooks.in_all_layers(model, "hook_z", shift),
-        *hooks.in_all_layers(model, "hook_pattern", partial(note, used)),
-        *answer_hooks(model, batch, task.answer_roles),
-    ]
+    shifting = hooks.in_all_layers(model, "hook_z", shift)
+    shifting += answer_hooks(model, batch, task.answer_roles)
     with torch.enable_grad():
-        before = hooks.in_all_layers(model, "hook_pattern", partial(note, computed))
-        replaced = hooks.ablated(model, circuit, batch)
-        with hooks.hooked(model, before), replaced, hooks.hooked(model, after):
+        with (
+            hooks.noting(model, "pattern") as before,
+            hooks.ablated(model, circuit, batch),
+            hooks.noting(model, "v", "pattern") as after,
+            hooks.hooked(model, shifting),
+        ):
             outputs = hooks.run_model(model, batch)
+        computed, used = before["pattern"], after["pattern"]
         if not len(computed) == len(used) == len(shifts) == n_layers:
             raise InputError(
                 f"attribution: expected {hooks.pattern_hook_name(0)}, hook_v, hook_z and their "

@@ -6,17 +6,15 @@ appendix E). So enabling is measured by cutting paths in the intact model.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor
 
+from retrieval_interp.circuits import hooks
 from retrieval_interp.circuits.circuit import Circuit
 from retrieval_interp.circuits.hook_runs import HookRuns
-from retrieval_interp.circuits.hooks import HookedModel, hooked, in_all_layers, parts_of, run_model
+from retrieval_interp.circuits.hooks import HookedModel
 from retrieval_interp.circuits.losses import Progress, SomeRemoval, no_progress, with_cut
 from retrieval_interp.circuits.paths import HeadPath, attention_along
 from retrieval_interp.tasks import Batch
@@ -94,7 +92,7 @@ def enabled_by(
     for text in (path for path in (*cuts, *later) if isinstance(path, str)):
         check_type(text, HeadPath, "paths", ", as ri.parse_head_path reads it from text")
     empty = Circuit({}, batch.roles.shape[-1])
-    comparison = AttentionComparison(model, parts_of(model, batch)[0], empty)
+    comparison = AttentionComparison(model, hooks.parts_of(model, batch)[0], empty)
     return {
         cut: tuple(comparison.enabled(with_cut(empty, cut), later, least_drop))
         for cut in progress(cuts, "finding enabled paths")
@@ -109,7 +107,7 @@ class AttentionComparison:
     ):
         self.model, self.batch = model, batch
         self.runs = HookRuns(model, batch, answers)
-        with self._noting(*_NOTED) as self.before:
+        with hooks.noting(model, *_NOTED) as self.before:
             self.base = self.runs.base(circuit)
 
     @torch.no_grad()
@@ -121,7 +119,7 @@ class AttentionComparison:
         later = [path for path in later if path.head.layer > first]
         if not later:
             return
-        with self._noting(*_NOTED) as after:
+        with hooks.noting(self.model, *_NOTED) as after:
             self.runs.outputs(circuit, self.base)
         intact = {path: self._along(self.before, path) for path in later}
         by_value = {path: intact[path] * self._share_of_values(after, path) for path in later}
@@ -140,21 +138,6 @@ class AttentionComparison:
                 by_key=self._along(by_key, path),
                 by_value=by_value[path],
             )
-
-    @contextmanager
-    def _noting(self, *names: str) -> Iterator[Seen]:
-        seen: Seen = {name: {} for name in names}
-
-        def note(name: str, x: Tensor, hook: Any) -> None:
-            seen[name][hook.layer()] = x.detach()
-
-        hooks = [
-            hook
-            for name in names
-            for hook in in_all_layers(self.model, f"hook_{name}", partial(note, name))
-        ]
-        with hooked(self.model, hooks):
-            yield seen
 
     def _along(self, seen: Seen, path: HeadPath) -> float:
         pattern = seen["pattern"][path.head.layer][:, path.head.head]
@@ -179,9 +162,9 @@ class AttentionComparison:
         def set_to(values: Mapping[int, Tensor]) -> Callable[..., Tensor | None]:
             return lambda x, hook: values.get(hook.layer())
 
-        hooks = in_all_layers(self.model, "hook_q", set_to(queries["q"]))
-        hooks += in_all_layers(self.model, "hook_k", set_to(keys["k"]))
+        mixing = hooks.in_all_layers(self.model, "hook_q", set_to(queries["q"]))
+        mixing += hooks.in_all_layers(self.model, "hook_k", set_to(keys["k"]))
         before = self.base.returned[layer - 1] if self.base.returned else None
-        with hooked(self.model, hooks), self._noting("pattern") as seen:
-            run_model(self.model, self.batch, layer if before is not None else 0, before)
+        with hooks.hooked(self.model, mixing), hooks.noting(self.model, "pattern") as seen:
+            hooks.run_model(self.model, self.batch, layer if before is not None else 0, before)
         return seen
