@@ -27,20 +27,35 @@ _AT_ONCE = 30_000_000  # numbers that heads write and that are held at once
 Vectors = Float[Tensor, "*any d_model"]
 
 
-class _LinearNorm:
+class LinearNorm:
     """A norm without its bias and scale. Whether it centres, and its weight, is seen on vectors."""
 
     def __init__(self, norm: nn.Module | None, model: HookedModel):
-        half, like = model.cfg.d_model // 2, next(model.parameters())
-        unit = torch.full((model.cfg.d_model,), -float(half), device=like.device)
+        half, device = model.cfg.d_model // 2, next(model.parameters()).device
+        unit = torch.full((model.cfg.d_model,), -float(half), device=device)
         unit[:half] += model.cfg.d_model  # no zeros; their mean is zero,
         unit /= unit.square().mean().sqrt()  # and that of their squares one
-        self.weight, self.centres = torch.ones_like(unit), False
-        if norm is not None and not isinstance(norm, nn.Identity):
+        self.norm = None if isinstance(norm, nn.Identity) else norm
+        self.weight, self.bias, self.centres = torch.ones_like(unit), 0 * unit, False
+        if self.norm is not None:
             large = 1000 * torch.stack([0 * unit, unit, unit + 1])  # beside its epsilon
-            zero, there, moved = norm(large[None].to(like.dtype))[0].float()
-            self.weight = (there - zero) / unit
-            self.centres = torch.allclose(there, moved, atol=1e-3)
+            self.bias, there, moved = self._whole(large)
+            self.weight = (there - self.bias) / unit
+            self.centres = bool((there - moved).abs().sum() < 0.1 * self.weight.abs().sum())
+
+    def _whole(self, x: Vectors) -> Vectors:
+        """Call the norm itself, with its model's axes and type."""
+        if self.norm is None:
+            return x
+        dtype = next((p.dtype for p in self.norm.parameters()), x.dtype)
+        normed: Tensor = self.norm(x.reshape(1, -1, x.shape[-1]).to(dtype))
+        return normed.float().reshape(x.shape)
+
+    def scale_at(self, x: Vectors) -> Float[Tensor, "*any 1"]:
+        """Return the number by which the norm multiplies x, besides its weight."""
+        linear = self(x)
+        product = ((self._whole(x) - self.bias) * linear).sum(-1, keepdim=True)
+        return product / linear.square().sum(-1, keepdim=True).clamp(min=1e-30)
 
     def __call__(self, x: Vectors) -> Vectors:
         return (x - x.mean(-1, keepdim=True) if self.centres else x) * self.weight
@@ -83,7 +98,7 @@ def _effects(model: HookedModel, batch: Batch) -> Float[Tensor, "batch layer hea
         norm = norms[name]
         unseen = torch.tensor(1.0 if norm is None or isinstance(norm, nn.Identity) else math.nan)
         scale = seen.get(f"{name}.hook_scale", unseen)
-        return _LinearNorm(norm, model).back(direction) / scale.to(direction)
+        return LinearNorm(norm, model).back(direction) / scale.to(direction)
 
     W_U, asked = model.W_U.float(), batch.targets >= 0
     direction = W_U.T[batch.targets.clamp(min=0)] - W_U.mean(1)
@@ -109,10 +124,10 @@ def copy_scores(model: HookedModel, tokens: Int[Tensor, " token"], first: int) -
     with measuring(model), hooked(model, note):
         model(torch.stack([torch.full_like(tokens, first), tokens], 1), return_type=None)
     outputs, own = model.W_U.float()[:, tokens], torch.arange(len(tokens), device=tokens.device)
-    final, scores = _LinearNorm(getattr(model, "ln_final", None), model), dict[Head, float]()
+    final, scores = LinearNorm(getattr(model, "ln_final", None), model), dict[Head, float]()
     for layer, block in enumerate(model.blocks):
         norms = (getattr(block, name, None) for name in ("ln1", "ln1_post"))
-        before, after = (_LinearNorm(norm, model) for norm in norms)
+        before, after = (LinearNorm(norm, model) for norm in norms)
         read, attn = before(streams[-1 if layer else 0]), block.attn
         for head in range(model.cfg.n_heads):  # several may share a value head
             W_V = attn.W_V[head * len(attn.W_V) // model.cfg.n_heads].float()

@@ -17,6 +17,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from retrieval_interp.circuits.direct_effect import LinearNorm
 from retrieval_interp.circuits.hooks import (
     HookedModel,
     call_options,
@@ -130,6 +131,7 @@ def _origin(
     attn, norm = model.blocks[layer].attn, getattr(model.blocks[layer], "ln1", None)
     if norm is None:
         return None
+    linear = LinearNorm(norm, model)
     weights = attn.W_V[head * len(attn.W_V) // model.cfg.n_heads].float()
     present = (roles[:, :, dest] >= 0) & (roles[:, :, src] >= 0)
     position, sources = rows_of(dest, roles), roles[:, :, src].clamp(min=0)[..., None]
@@ -139,7 +141,7 @@ def _origin(
     sums, totals = [], []
     for run in runs:
         parts = run.parts(layer, src)
-        values = _held_norm(norm, parts, parts.sum(0)) @ weights
+        values = linear(parts) * linear.scale_at(parts.sum(0)) @ weights
         sums.append(torch.einsum("pbce,bce,bc->p", values, slope, attention))
         v = run.layers["v", layer]
         v = v[:, :, head * v.shape[2] // model.cfg.n_heads][rows_of(src, roles)]
@@ -148,29 +150,3 @@ def _origin(
     if abs(sum(added) - total) > _EXACT * sum(map(abs, added)):
         return None
     return Origin(embedding=added[0], attention=tuple(added[1::2]), mlp=tuple(added[2::2]))
-
-
-def _held_norm(
-    norm: Any, parts: Float[Tensor, "part *place d_model"], x: Float[Tensor, "*place d_model"]
-) -> Float[Tensor, "part *place d_model"]:
-    """Apply a norm to the parts of x, with its scale for x and without its bias."""
-    sign = torch.ones_like(x[..., :1, :].flatten(0, -2)[:1])
-    sign[..., ::2] = -1.0
-    zero = _norm(norm, torch.zeros_like(sign))
-    gain = (_norm(norm, 1000.0 * sign) - zero) / sign  # so large that epsilon does not matter
-    constant = _norm(norm, torch.full_like(sign, 1000.0)) - zero
-    centres = bool((constant.abs() < 1e-3 * gain.abs()).all())
-
-    def centred(vector: Tensor) -> Tensor:
-        return gain * (vector - vector.mean(-1, keepdim=True) if centres else vector)
-
-    scaled = centred(x)
-    share = ((_norm(norm, x) - zero) * scaled).sum(-1) / scaled.square().sum(-1).clamp(min=1e-30)
-    return centred(parts) * share[..., None]
-
-
-def _norm(norm: Any, x: Tensor) -> Tensor:
-    """Call a norm with its model's axes and type; return float32 of x's shape."""
-    dtype = next((p.dtype for p in norm.parameters()), x.dtype)
-    normed: Tensor = norm(x.reshape(1, -1, x.shape[-1]).to(dtype))
-    return normed.float().reshape(x.shape)
