@@ -26,8 +26,8 @@ from measure import Rows, benchmark, load_model
 
 import retrieval_interp as ri
 from retrieval_interp.circuits import Scorer
-from retrieval_interp.circuits.losses import mean_loss, removed_losses
 from retrieval_interp.circuits.mechanisms import IDENTITY, ORIGINAL, UNIFORM, Mechanism
+from retrieval_interp.reproduce.evidence import worth_of
 from retrieval_interp.storage.files import provenance, write_whole
 
 READINGS = ("alone", "first", "last")
@@ -77,17 +77,16 @@ def by_hand(model: Any, task: ri.Task, batch: ri.Batch, limit: float, reading: s
 
 def row(model: Any, task: ri.Task, circuit: ri.Circuit, batch: ri.Batch) -> dict[str, Any]:
     """Steps 5 and 6."""
-    scorer, paths = Scorer(model, task, batch), list(circuit.paths())
-    kept = [head for head in scorer.heads if circuit[head] == ORIGINAL]
-    useful = sorted({*kept, *(path.head for path in paths)})
-    found: dict[str, Any] = {"heads": len(useful), "as they are": len(kept), "paths": len(paths)}
-    found["combined"] = scorer.rebase(circuit)
-    uniform = circuit
-    for head in [head for head in useful if head.layer == useful[0].layer]:
-        uniform = uniform.replace(head, UNIFORM)
-    found["first layer uniform"] = scorer.loss(uniform)
-    removed = {str(path): mean_loss(losses) for path, losses in removed_losses(scorer, circuit)}
-    return found | {"without": removed, "circuit": str(circuit).splitlines()}
+    worth = worth_of(Scorer(model, task, batch), circuit)
+    return {
+        "heads": len(worth.useful),
+        "as they are": sum(circuit[head] == ORIGINAL for head in worth.useful),
+        "paths": len(worth.ablated),
+        "combined": worth.combined_loss,
+        "first layer uniform": worth.first_uniform,
+        "without": {str(path): loss for path, loss in worth.ablated.items()},
+        "circuit": str(circuit).splitlines(),
+    }
 
 
 @benchmark(

@@ -26,7 +26,8 @@ from torch import Tensor
 
 import retrieval_interp as ri
 from examples.answers import BEHAVIOURS
-from retrieval_interp.circuits.counterfactual.units import ALPHAS, MetricTask
+from retrieval_interp.circuits.counterfactual.keep_search import Recovery
+from retrieval_interp.circuits.counterfactual.units import ALPHAS, MetricTask, Unit, estimate_units
 from retrieval_interp.circuits.hooks import run_model
 
 KEPT = (0.0, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)  # as in MIB, and none
@@ -39,8 +40,7 @@ class Asked:
 
     def __init__(self, model: Any, task: MetricTask, batch: Any, other: Any):
         self.model, self.task, self.batch, self.other = model, task, batch, other
-        with torch.no_grad():
-            self.intact, self.nothing = (float(self.each(of).mean()) for of in (batch, other))
+        self.recovery = Recovery(model, task, ri.with_counterfactual(model, batch, other))
 
     def each(self, batch: Any, hooks: Hooks | None = None) -> Tensor:
         with self.model.hooks(fwd_hooks=hooks or []):
@@ -49,8 +49,7 @@ class Asked:
     @torch.no_grad()
     def share(self, hooks: Hooks) -> float:
         """What is recovered with some hooks."""
-        metric = float(self.each(self.batch, hooks).mean())
-        return (metric - self.nothing) / (self.intact - self.nothing)
+        return self.recovery.share(self.each(self.batch, hooks)).share
 
     @torch.no_grad()
     def noted(self, batch: Any, names: list[str]) -> list[Tensor]:
@@ -77,45 +76,31 @@ class Heads(Asked):
     def __init__(self, way: str, *args: Any):
         super().__init__(*args)
         self.way, self.passes = way, {"slopes": len(ALPHAS), "EAP-IG": STEPS, "random": 0}[way]
-        layers = range(self.model.cfg.n_layers)
-        self.names = [f"blocks.{layer}.attn.hook_z" for layer in layers]
-        self.here, self.there = (self.noted(of, self.names) for of in (self.batch, self.other))
 
     def estimates(self) -> list[Tensor]:
         """What each head brings, by layer."""
+        cfg = self.model.cfg
         if self.way == "random":
             draw = torch.Generator().manual_seed(0)
-            return [torch.rand(z.shape[2], generator=draw) for z in self.here]
-        if self.way == "EAP-IG":
-            ends = [self.noted(of, ["hook_embed"])[0] for of in (self.other, self.batch)]
-            steps = [torch.lerp(*ends, step / STEPS) for step in range(1, STEPS + 1)]
-            before: list[Hooks] = [[("hook_embed", lambda x, hook, s=s: s)] for s in steps]
-            changes = [[here - there for here, there in zip(self.here, self.there)]] * STEPS
-        else:
-            before, changes = [], []
-            for alpha in ALPHAS:
-                changes.append([])
-                mix = partial(self._mix, alpha, changes[-1])
-                before.append([(name, mix) for name in self.names])
-        slopes = [self.slopes(hooks, self.names) for hooks in before]
-        brought = [
-            [(change * slope).sum((0, 1, 3)) for change, slope in zip(*of_pass)]
-            for of_pass in zip(changes, slopes)
-        ]
-        return [torch.stack(layer).mean(0) for layer in zip(*brought)]
-
-    def _mix(self, alpha: float, changes: list[Tensor], z: Tensor, hook: Any) -> Tensor:
-        there = self.there[hook.layer()]
-        changes.append((z - there).detach())
-        return torch.lerp(there, z, alpha)
+            return [torch.rand(cfg.n_heads, generator=draw) for _ in range(cfg.n_layers)]
+        if self.way == "slopes":
+            batch = self.recovery.batch
+            return [*estimate_units(self.model, self.task, batch).heads.sum(0).mean(0)]
+        names = [f"blocks.{layer}.attn.hook_z" for layer in range(cfg.n_layers)]
+        here, there = (self.noted(of, names) for of in (self.batch, self.other))
+        ends = [self.noted(of, ["hook_embed"])[0] for of in (self.other, self.batch)]
+        brought = torch.zeros(cfg.n_layers, cfg.n_heads)
+        for step in range(1, STEPS + 1):
+            start = torch.lerp(*ends, step / STEPS)
+            slopes = self.slopes([("hook_embed", lambda x, hook, start=start: start)], names)
+            for brings, z, patched, slope in zip(brought, here, there, slopes):
+                brings += ((z - patched) * slope).sum((0, 1, 3)).cpu() / STEPS
+        return [*brought]
 
     def kept(self, heads: list[Tensor]) -> float:
         """What is recovered by keeping the marked ones, by layer."""
-
-        def put(z: Tensor, hook: Any) -> Tensor:
-            return torch.where(heads[hook.layer()][:, None], z, self.there[hook.layer()])
-
-        return self.share([(name, put) for name in self.names])
+        places = torch.stack(heads).nonzero().tolist()
+        return self.recovery.kept([Unit(ri.Head(*place)) for place in places]).share
 
 
 class Edges(Asked):

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import retrieval_interp as ri
+from retrieval_interp.circuits import Scorer
 from retrieval_interp.circuits.mechanisms import UNIFORM, OneHot, Shared
 from retrieval_interp.commands.ablate import main as ablate
 from retrieval_interp.commands.reproduce import main
@@ -136,7 +137,8 @@ def test_paths_of_several_heads_are_removed_together(small):
     """And the first useful layer is made uniform; as with plain hooks."""
     shipped, shared = Evidence(Path("/nowhere")).trained("small").circuit, ri.RolePath(0, 2)
     circuit = shipped.replace((3, 0), OneHot((shared,)))
-    worth, batch = worth_of(small.model, small.task, circuit), small.task.sample(512, split="test")
+    batch = small.task.sample(512, split="test")
+    worth = worth_of(Scorer(small.model, small.task, batch), circuit)
     without = circuit.without(ri.HeadPath(ri.Head(2, 0), shared)).replace((3, 0), OneHot(()))
     naive = [
         naive_mse(small.model, small.task, changed, batch)

@@ -25,12 +25,12 @@ from retrieval_interp.circuits.losses import (
     removed_losses,
     standard_error,
 )
-from retrieval_interp.circuits.mechanisms import UNIFORM
+from retrieval_interp.circuits.mechanisms import ORIGINAL, UNIFORM
 from retrieval_interp.emergence.series import Series, read_series
 from retrieval_interp.llm.results import AccuracyRow, read_results
 from retrieval_interp.storage import checkpoint as storage
 from retrieval_interp.storage.files import read_text
-from retrieval_interp.tasks import InputError, Task
+from retrieval_interp.tasks import InputError
 from retrieval_interp.tasks.structured import read_json
 
 ALONE = ".alone"  # how a circuit was found: each head alone, by the paper's procedure
@@ -76,9 +76,10 @@ class Trained:
 
     @cached_property
     def worth(self) -> Worth:
-        """What the circuit is worth."""
+        """What the circuit is worth on fresh examples."""
         model, task = self.checkpoint.model, self.checkpoint.task
-        return worth_of(model, task, self.circuit, self.progress)
+        scorer = Scorer(model, task, task.sample(EXAMPLES, split="test"))
+        return worth_of(scorer, self.circuit, self.progress)
 
     @cached_property
     def fresh_loss(self) -> tuple[float, float]:
@@ -92,9 +93,8 @@ class Trained:
         return float(by_example.mean()), standard_error(by_example)
 
 
-def worth_of(model: Any, task: Task, circuit: Circuit, progress: Progress = no_progress) -> Worth:
-    """What a circuit is worth on fresh examples."""
-    scorer = Scorer(model, task, task.sample(EXAMPLES, split="test"))
+def worth_of(scorer: Scorer, circuit: Circuit, progress: Progress = no_progress) -> Worth:
+    """What a circuit is worth on the scorer's examples."""
     combined = scorer.rebase(circuit)
     removed = removed_losses(scorer, circuit, progress)
     ablated = {path: mean_loss(losses) for path, losses in removed}
@@ -103,7 +103,7 @@ def worth_of(model: Any, task: Task, circuit: Circuit, progress: Progress = no_p
         alike = [path for path in ablated if path.path == role_path]
         if len(alike) > 1:
             together[role_path] = scorer.loss(reduce(Circuit.without, alike, circuit))
-    useful = [h for h in scorer.heads if circuit[h].paths or h not in circuit.mechanisms]
+    useful = [h for h in scorer.heads if circuit[h].paths or circuit[h] == ORIGINAL]
     first = [head for head in useful if head.layer == useful[0].layer]
     uniform = scorer.loss(reduce(lambda c, head: c.replace(head, UNIFORM), first, circuit))
     return Worth(combined, ablated, together, tuple(useful), uniform)
