@@ -156,7 +156,9 @@ def test_answers_of_several_tokens_are_scored_by_all(sentence):
 def test_changed_prompts_have_the_logits_of_whole_runs(tmp_path, family):
     model = untrained_bridge(family, tmp_path)
     runs = PromptRuns(model, SENTENCE)
-    assert len(runs.kept) == model.cfg.n_layers  # that bridges go on after keys and values
+    assert (
+        len(runs.continued.kept) == model.cfg.n_layers
+    )  # that bridges go on after keys and values
     for span in (range(1, 2), range(5, 8)):
         rows = runs.candidates(span, 4) + runs.drawn(span, 4, random.Random(0))
         whole = model(torch.tensor([runs.begin + row for row in rows]))

@@ -7,8 +7,7 @@ with the keys and values of the prompt before it (a KV cache).
 import math
 import random
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from time import monotonic
 from typing import Any, NamedTuple
@@ -17,15 +16,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from retrieval_interp.circuits.hook_runs import answer_hooks
-from retrieval_interp.circuits.hooks import (
-    HookedModel,
-    has_hooks,
-    hooked,
-    is_transformers,
-    measuring,
-    run_model,
-)
+from retrieval_interp.circuits.hook_runs import ContinuedRuns, answer_hooks
+from retrieval_interp.circuits.hooks import HookedModel, hooked, run_model
 from retrieval_interp.tasks import Batch, InputError
 from retrieval_interp.tasks.words.text_task import token_ids
 
@@ -70,7 +62,8 @@ class PromptRuns:
                 f"prompt: expected at most the model's {model.cfg.n_ctx} tokens, found "
                 f"{len(self.begin) + len(self.ids)}"
             )
-        self.device = next(model.parameters()).device
+        self.continued = ContinuedRuns(model)
+        self.device = self.continued.device
         self.shared = list[int]()  # tokens that all answers begin with, such as a separate blank
         before = monotonic()
         self._predict()
@@ -79,14 +72,10 @@ class PromptRuns:
         self.forms = _forms(tokenizer, len(self.embeddings)).to(self.device)
 
     def _predict(self) -> None:
-        tokens, options = self._batch([self.ids]).inputs, dict[str, Any]()
-        if is_transformers(self.model) and not has_hooks(self.model):
-            options = self._going_on(())
-        with measuring(self.model):
-            self.predicted: Float[Tensor, "pos vocab"] = self.model(tokens, **options)[0].float()
+        prompt = self._rows([self.ids])
+        self.predicted: Float[Tensor, "pos vocab"]
+        self.predicted = self.continued.logits(prompt, prompt.shape[1], keep=True)[0]
         self.logits: Float[Tensor, " vocab"] = self.predicted[-1]
-        layers = options["past_key_values"].layers if options else ()
-        self.kept = [(layer.keys, layer.values) for layer in layers]
 
     # Tokens
 
@@ -181,7 +170,9 @@ class PromptRuns:
             embedded.append(x.detach().requires_grad_())
             return embedded[0]
 
-        batch = self._batch([self.ids])
+        tokens = self._rows([self.ids])
+        end = torch.full((1, 1, 1), tokens.shape[1] - 1, device=self.device)
+        batch = Batch(tokens, tokens[:, -1:], end)
         hooks = [("hook_embed", note), *answer_hooks(self.model, batch, (0,))]
         with torch.enable_grad(), hooked(self.model, hooks):
             logits = run_model(self.model, batch)[0, -1].float()
@@ -317,41 +308,15 @@ class PromptRuns:
 
     # Runs
 
-    def _batch(self, rows: Sequence[Sequence[int]], first: int = -1) -> Batch:
-        """Make a batch with the positions from a token on as roles; or the last."""
-        tokens = torch.tensor([[*self.begin, *row] for row in rows], device=self.device)
-        size = tokens.shape[1]
-        start = size - 1 if first < 0 else first + len(self.begin)
-        positions = torch.arange(start, size, device=self.device)
-        return Batch(tokens, tokens[:, -1:], positions.expand(len(tokens), 1, -1))
-
-    def _going_on(self, kept: Iterable[tuple[Tensor, Tensor]]) -> dict[str, Any]:
-        """Return the options by which a bridge continues a KV cache, and adds to it."""
-        from transformers import DynamicCache
-
-        return {"past_key_values": DynamicCache([*kept]), "use_cache": True}
+    def _rows(self, rows: Sequence[Sequence[int]]) -> Int[Tensor, "row pos"]:
+        return torch.tensor([[*self.begin, *row] for row in rows], device=self.device)
 
     def _run(self, rows: Sequence[list[int]], first: int = -1) -> Iterator[Tensor]:
-        """Yield the logits of changed prompts from a token on, some rows at a time."""
-        size = max(1, _TOKENS_PER_RUN // (len(rows[0]) + 1))
-        for start in range(0, len(rows), size):
-            batch = self._batch(rows[start : start + size], first)
-            prompt = batch.inputs.new_tensor([*self.begin, *self.ids])[: batch.inputs.shape[1]]
-            same = (batch.inputs[:, : len(prompt)] == prompt).all(0).long().cumprod(0).sum()
-            begun = min(int(same), int(batch.roles[0, 0, 0])) if self.kept else 0
-            options = dict[str, Any]()
-            if begun:
-                shape = len(batch), -1, -1, -1
-                options = self._going_on(
-                    (keys[:, :, :begun].expand(shape), values[:, :, :begun].expand(shape))
-                    for keys, values in self.kept
-                )
-            batch = replace(batch, inputs=batch.inputs[:, begun:], roles=batch.roles - begun)
-            n_roles = batch.roles.shape[-1]
-            hooks = answer_hooks(self.model, batch, tuple(range(n_roles)))
-            with measuring(self.model), hooked(self.model, hooks):
-                logits = self.model(batch.inputs, **options).float()
-            yield logits[:, -n_roles:]
+        """Yield the logits of prompts from a token on, or of the last, some rows at a time."""
+        size = len(rows[0]) - first if first >= 0 else 1
+        at_once = max(1, _TOKENS_PER_RUN // (len(rows[0]) + 1))
+        for start in range(0, len(rows), at_once):
+            yield self.continued.logits(self._rows(rows[start : start + at_once]), size)
 
 
 @lru_cache(maxsize=4)

@@ -13,11 +13,12 @@ from collections.abc import Sequence
 from itertools import product
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from retrieval_interp.circuits.hooks import HookedModel, has_hooks, is_transformers, measuring
+from retrieval_interp.circuits.hook_runs import ContinuedRuns
+from retrieval_interp.circuits.hooks import HookedModel, measuring
 from retrieval_interp.circuits.losses import Progress, no_progress, standard_error
 from retrieval_interp.llm.results import AccuracyRow
 from retrieval_interp.tasks.messages import InputError
@@ -72,14 +73,8 @@ def expected_accuracy(
     )
 
 
-class Reader:
-    """Runs prompts with their answers, and goes on where a prompt begins as the one before."""
-
-    def __init__(self, model: HookedModel):
-        self.model, self.device = model, next(model.parameters()).device
-        self.keeps = is_transformers(model) and not has_hooks(model)
-        self.read: list[int] = []  # the last prompt, with its keys and values by layer
-        self.kept: list[tuple[Tensor, Tensor]] = []
+class Reader(ContinuedRuns):
+    """Reads prompts with their answers."""
 
     def log_probabilities(
         self, prompt: list[int], answers: Sequence[list[int]]
@@ -91,37 +86,13 @@ class Reader:
         # The last tokens are not read; what all others begin with belongs to the first run.
         shared = shared_length(*(answer[:-1] for answer in answers))
         first = [*prompt, *answers[0][:shared]]
-        begun = shared_length(self.read, first[: len(prompt) - 1]) if self.keeps else 0
-        logits = self._after(first[:begun], self._rows([first[begun:]]), shared + 1)
-        logits = logits.expand(len(answers), -1, -1)
-        rest = self._rows([answer[shared:-1] for answer in answers])
-        if rest.numel():
-            logits = torch.cat([logits, self._after(first, rest, rest.shape[1])], 1)
-        logs = logits.float().log_softmax(-1)
+        begin = torch.tensor([first], device=self.device)
+        logits = self.logits(begin, shared + 1, keep=True).expand(len(answers), -1, -1)
+        rest = [torch.tensor(answer[shared:-1], dtype=torch.long) for answer in answers]
+        behind = pad_sequence(rest, batch_first=True).to(self.device)
+        if size := behind.shape[1]:
+            rows = torch.cat([begin.expand(len(answers), -1), behind], 1)
+            logits = torch.cat([logits, self.logits(rows, size)], 1)
+        logs = logits.log_softmax(-1)
         chosen = [log[range(len(row)), row].sum() for log, row in zip(logs, answers)]
         return torch.stack(chosen)
-
-    def _rows(self, rows: Sequence[list[int]]) -> Int[Tensor, "row pos"]:
-        made = [torch.tensor(row, dtype=torch.long, device=self.device) for row in rows]
-        return pad_sequence(made, batch_first=True)
-
-    def _after(
-        self, before: list[int], rows: Int[Tensor, "row pos"], size: int
-    ) -> Float[Tensor, "row size vocab"]:
-        """Return the logits after the last tokens of rows that follow what was read before."""
-        if not self.keeps:
-            begin = self._rows([before] * len(rows))
-            outputs: Tensor = self.model(torch.cat([begin, rows], 1))
-            return outputs[:, -size:]
-        from transformers import DynamicCache
-
-        shape, begun = (len(rows), -1, -1, -1), len(before)
-        layers = [[part[:, :, :begun].expand(shape) for part in layer] for layer in self.kept]
-        cache = DynamicCache(layers)
-        logits: Tensor = self.model(
-            rows, past_key_values=cache, use_cache=True, logits_to_keep=size
-        )
-        if len(rows) == 1:
-            self.read = [*before, *rows[0].tolist()]
-            self.kept = [(layer.keys, layer.values) for layer in cache.layers]
-        return logits
