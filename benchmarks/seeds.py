@@ -38,7 +38,7 @@ def anneal(search: ri.Search, seconds: float, seed: int) -> Iterator[str]:
         yield "annealing"
         trial = here
         for head in draw.sample(search.heads, min(len(search.heads), draw.choice((1, 1, 2, 3)))):
-            trial = trial.replace(head, draw.choice(search.options_of(trial, head)))
+            trial = trial.replace(head, draw.choice(search.neighbours_of(trial, head)))
         simpler = not search.best.mechanisms or search.key(trial) < search.key(search.best)
         if simpler and search.loss(trial, here) < search.limit:
             search.holds(trial, here)

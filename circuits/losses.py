@@ -265,7 +265,7 @@ Base = Sequence[HookBase | RoleBase]  # the run that is kept, part by part
 class Runs:
     """Runs of consecutive parts of a batch; several at a time, unless hooks change the model."""
 
-    parts: Sequence[Any]  # HookRuns, or RoleRuns
+    parts: Sequence[HookRuns] | Sequence[RoleRuns]
     threads: int = 1
 
     @property

@@ -4,12 +4,13 @@ The task: multi-query associative recall (https://arxiv.org/abs/2312.04927). Pai
 value, then every key once more, and at each of these its value is asked for. `<s> a 3 d 1 a d` has
 the answers 3 and 1.
 
-To ship it with this package, two files change:
+To ship it with this package, three files change:
 
 1. tasks/tokens.py (or one of your own in tasks/) gets the class below. Its `name`, by which
    `@registered` makes it known, is what recipes and checkpoints call it; its fields are what
    `train --task.pairs 4` sets.
-2. retrieval_interp/presets.py gets its recipe, for `train --preset recall`.
+2. tasks/__init__.pyi names it, so that checkpoints of it are read.
+3. retrieval_interp/presets.py gets its recipe, for `train --preset recall`.
 """
 
 from dataclasses import dataclass

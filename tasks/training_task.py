@@ -132,9 +132,10 @@ class TrainingTask(Task):
         name = data.get("name") if isinstance(data, dict) else None
         kind = _REGISTERED.get(str(name))
         if kind is None:
-            # Importing the package's tasks registers them.
-            from retrieval_interp.tasks import KHopTask, RetrievalTask  # noqa: F401
+            from retrieval_interp import tasks
 
+            for exported in dir(tasks):  # importing the package's tasks registers them
+                getattr(tasks, exported)
             kind = _REGISTERED.get(str(name))
         if kind is None:
             expected = " or ".join(map(repr, sorted(_REGISTERED)))

@@ -99,7 +99,7 @@ def test_a_strategy_of_ones_own_decides_what_is_tried():
         for path in circuit.paths():
             yield f"without {path}"
             fewer = circuit.without(path)
-            assert fewer[path.head] in search.options_of(circuit, path.head)
+            assert fewer[path.head] in search.neighbours_of(circuit, path.head)
             if search.loss(fewer, near=circuit) < search.limit and search.holds(fewer, circuit):
                 assert search.key(fewer) <= search.key(circuit)
                 circuit = fewer
@@ -143,7 +143,7 @@ def test_a_mechanism_of_ones_own_keeps_its_kind_when_its_paths_change():
     search = ri.Search(hands_on(), LastMark(), ri.SearchOptions(examples=32))
     head, paths = Head(0, 0), ((0, 0), (1, 1), (2, 2))
     start = Circuit({head: NearlyOneHot(paths)}, 3)
-    options = search.options_of(start, head)
+    options = search.neighbours_of(start, head)
     fewer, more = NearlyOneHot(paths[1:]), NearlyOneHot(paths[:1]).adding(*start[head].paths[1:])
     assert more == start[head] and fewer in options and OneHot(paths[1:]) not in options
     # Predictions add up the changes of rows, here of all three.

@@ -235,24 +235,33 @@ class KeepSearch:
 
     def _search(self, level: str, estimates: Estimates) -> Iterator[str]:
         """Find as few units of a level as hold; the last of `_held` has them."""
-        *_, before = tuple(estimates.units("heads")), *self.levels.values()
-        order, low = list(before), 0  # the first `low` units are known not to hold
-        if not self.levels:
-            low = yield from self._doubled(order)
+        low = 0  # so many of the first units are known not to hold
+        if self.levels:
+            yield from self._refined([*self.levels.values()][-1], level, estimates)
         else:
-            parts = yield from self._narrowed(before, level, estimates)
-            whole = {unit for unit in parts if unit.level != level}
-            others = [
-                unit
-                for unit in estimates.units(level)
-                if (unit.src is None or unit[1:] in self.paths[unit.head.layer])
-                and unit not in parts
-                and not whole & {Unit(unit.head), Unit(unit.head, unit.dest)}
-            ]
-            parts.sort(key=estimates.of, reverse=True)
-            order = parts if self._holds(parts) else [*parts, *others[:_MOST_OTHERS]]
-            if not self._held and not self._holds(order):
-                self._held.append(before)
+            low = yield from self._doubled(estimates.units(level))
+        yield from self._shortened(level, low)
+
+    def _refined(
+        self, coarser: tuple[Unit, ...], level: str, estimates: Estimates
+    ) -> Iterator[str]:
+        """Find units of a level that hold, within coarser ones if these suffice."""
+        parts = yield from self._narrowed(coarser, level, estimates)
+        whole = {unit for unit in parts if unit.level != level}
+        others = [
+            unit
+            for unit in estimates.units(level)
+            if (unit.src is None or unit[1:] in self.paths[unit.head.layer])
+            and unit not in parts
+            and not whole & {Unit(unit.head), Unit(unit.head, unit.dest)}
+        ]
+        parts.sort(key=estimates.of, reverse=True)
+        order = parts if self._holds(parts) else [*parts, *others[:_MOST_OTHERS]]
+        if not self._held and not self._holds(order):
+            self._held.append(coarser)
+
+    def _shortened(self, level: str, low: int) -> Iterator[str]:
+        """Take away what is not needed, first from the end by bisection, then anywhere."""
         order = list(self._held[-1])
         high = len(order)
         while high - low > max(1, high // _COARSENESS):
@@ -263,10 +272,10 @@ class KeepSearch:
         def holds_without(removed: Sequence[Unit]) -> bool:
             return self._holds([unit for unit in self._held[-1] if unit not in removed])
 
-        before = ()
-        while before != self._held[-1]:  # a unit may be dispensable only once others are gone
-            before = self._held[-1]
-            for _ in in_groups(list(reversed(before)), holds_without):
+        last_round: tuple[Unit, ...] = ()
+        while last_round != self._held[-1]:  # a unit may be dispensable only once others are gone
+            last_round = self._held[-1]
+            for _ in in_groups(list(reversed(last_round)), holds_without):
                 yield f"{level}: {len(self._held[-1])}"
 
     def _doubled(self, order: Sequence[Unit]) -> Generator[str, None, int]:

@@ -146,8 +146,8 @@ def discover(
 class Search:
     """A search, which runs while it is iterated over and can be stopped at any time.
 
-    It offers a strategy the circuits to try (`starts`, `options_of`), their cost (`cost`, `key`),
-    their loss (`loss`, `limit`), and whether they hold (`holds`, `holding`, `best`).
+    It offers a strategy the circuits to try (`starts`, `neighbours_of`), their cost (`cost`,
+    `key`), their loss (`loss`, `limit`), and whether they hold (`holds`, `holding`, `best`).
 
     Attributes:
         heads: the heads that may be replaced.
@@ -210,7 +210,7 @@ class Search:
         """Circuits that treat all heads alike, by their attention."""
         return self.space.starts
 
-    def options_of(self, circuit: Circuit, head: Head) -> list[Mechanism]:
+    def neighbours_of(self, circuit: Circuit, head: Head) -> list[Mechanism]:
         """Return mechanisms one change away: another candidate, a path more or less."""
         choice = self.space.choice(head, circuit[head])
         return [option.mechanism for option in self.space.neighbours(choice)]

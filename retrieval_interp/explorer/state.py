@@ -177,7 +177,7 @@ def choices(bench: Workbench, head: Head) -> list[Choice]:
     return [
         Choice(
             name=name,
-            line=f"{head} {'role-mean' if mechanism.is_measured else mechanism.text(names)}",
+            line=f"{head} {mechanism.kind if mechanism.is_measured else mechanism.text(names)}",
             about=mechanism_words([mechanism]),
             chosen=circuit[head] == mechanism,
             circuit=circuit.replace(head, mechanism),
