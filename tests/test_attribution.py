@@ -13,7 +13,8 @@ from retrieval_interp.circuits.discovery.attribution import (
 from retrieval_interp.circuits.losses import Scorer
 from retrieval_interp.circuits.mechanisms import IDENTITY, ORIGINAL, UNIFORM
 from retrieval_interp.circuits.paths import Head, HeadPath, RolePath
-from tests.oracles import Lookup, bridge_of, hooked_model, hooks_left, randomize, without_norms
+from tests.models import Lookup, bridge_of, hooked_model, randomize, without_norms
+from tests.naive import hooks_left
 
 TASK = ri.RetrievalTask(chains=1, steps=2, dim=4)
 EMPTY = Circuit({}, 5)

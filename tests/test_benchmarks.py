@@ -16,7 +16,9 @@ from examples.reach_the_bound import compile_circuit, jump_head, pair_head
 from retrieval_interp.circuits.counterfactual.units import MetricTask, estimate_units
 from retrieval_interp.circuits.mechanisms import UNIFORM
 from retrieval_interp.circuits.models.plain import PlainTransformer
-from tests.oracles import naive_mse, pairs, untrained_bridge
+from tests.models import untrained_bridge
+from tests.naive import naive_mse
+from tests.texts import pairs
 
 FOLDER = Path(__file__).parent.parent / "benchmarks"
 

@@ -18,7 +18,7 @@ from tests.browser import (
     page_in_chromium,
     run_cell,
 )
-from tests.oracles import SENTENCE
+from tests.texts import SENTENCE
 
 pytestmark = [pytest.mark.browser, needs_chromium]
 LONG = 120_000  # ms; everything is waited for, nothing is slept for

@@ -11,9 +11,10 @@ import torch
 import retrieval_interp as ri
 from retrieval_interp.storage.models_by_name import load_model
 from retrieval_interp.tasks.words.given_texts import NextTokenTask
-from tests.oracles import Lookup, byte_pairs, giving, pairs, sentence_tokenizer
+from tests.models import Lookup
 from tests.paper_prompts import SHORTER, TEXTS
 from tests.pretended_gpu import PretendedGpu
+from tests.texts import byte_pairs, giving, pairs, sentence_tokenizer
 
 sys.path.append(str(Path(__file__).parent.parent / "benchmarks"))
 import devices

@@ -8,7 +8,7 @@ from transformer_lens.components.attention import Attention
 from transformer_lens.components.transformer_block import TransformerBlock
 
 import retrieval_interp as ri
-from tests.oracles import FAMILIES, bridge_of, hooked_model, randomize, untrained_bridge
+from tests.models import FAMILIES, bridge_of, hooked_model, randomize, untrained_bridge
 
 
 @pytest.mark.parametrize("compiling", [True, False])

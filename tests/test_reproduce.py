@@ -19,7 +19,7 @@ from retrieval_interp.emergence.series import LogRow, PathAtStep, Series, Snapsh
 from retrieval_interp.reproduce import evidence as evidence_module
 from retrieval_interp.reproduce.claims import CLAIMS, costs_of_paths, heads_emerge, judge
 from retrieval_interp.reproduce.evidence import Evidence, Trained, Worth, worth_of
-from tests.oracles import naive_mse
+from tests.naive import naive_mse
 
 RECIPE = {"task": {"steps": 5, "base": 100.0}, "steps": 4000, "batch": 128}
 RECIPE |= {"model": {"d_model": 64, "heads": 1, "mlp": False}}

@@ -13,7 +13,7 @@ from retrieval_interp.commands.train import train_options
 from retrieval_interp.tasks import path_graph
 from retrieval_interp.tasks.graph import Node
 from retrieval_interp.tasks.sampling import normals, philox, random_words
-from tests.oracles import randomize
+from tests.models import randomize
 
 
 def words(counter, key):

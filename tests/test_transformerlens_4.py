@@ -13,7 +13,7 @@ import torch
 
 import retrieval_interp as ri
 from retrieval_interp.circuits.hooks import is_hooked_transformer
-from tests.oracles import as_bridge
+from tests.models import as_bridge
 
 
 @contextmanager
