@@ -13,9 +13,7 @@ import pytest
 
 from retrieval_interp.__main__ import run
 from retrieval_interp.circuits import Circuit, parse_circuit
-from retrieval_interp.commands.ablate import AblateOptions
 from retrieval_interp.commands.command import run_command
-from retrieval_interp.commands.options import parse_options
 from retrieval_interp.tasks import RepeatedTokensTask
 from retrieval_interp.views.tables import with_error
 from tests.tiny_run import save_run
@@ -229,11 +227,6 @@ def test_the_main_job_finds_a_sufficient_and_minimal_circuit(done, undocumented)
     assert (data["checkpoint"], data["examples"], data["seed"]) == ("repeated", 64, 0)
     shown = with_error(data["combined_loss"], data["combined_se"])
     assert shown in (done / "out.html").read_text()
-
-
-def test_by_default_it_is_the_small_model_and_512_examples():
-    options = parse_options(AblateOptions, [], "ablate")
-    assert (options.ckpt, options.examples, options.seed) == ("small", 512, 0)
 
 
 def test_the_saved_circuit_gives_the_same_numbers_with_and_without_a_path(done, ablate, tmp_path):
