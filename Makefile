@@ -30,8 +30,8 @@ test-all: $(INSTALLED) chromium test-4
 	$(PYTEST)
 
 # The lock of requirements is the same but for TransformerLens.
-HOOKED := oracles|transformer_lens|models.transformer|built_by_hand|pretended_gpu
-HOOKED := $(HOOKED)|(from|import) examples|run_with_hooks|W_K
+HOOKED := tests.(models|naive|texts|random_heads|built_by_hand|pretended_gpu)|transformer_lens
+HOOKED := $(HOOKED)|models.transformer|(from|import) examples|run_with_hooks|W_K
 test-4: $(VENV)-4/.installed
 	OMP_WAIT_POLICY=PASSIVE $(VENV)-4/bin/python -m pytest -n auto --maxprocesses 4 \
 	  --dist loadfile -m 'not slow and not cluster' $$(grep -LE '$(HOOKED)' tests/test_*.py)

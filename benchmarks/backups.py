@@ -40,7 +40,7 @@ from retrieval_interp.circuits.hooks import heads_of
 from retrieval_interp.circuits.losses import standard_error
 from retrieval_interp.circuits.mechanisms import OneHot
 from retrieval_interp.circuits.tolerance import uninformed_loss
-from tests.oracles import random_heads
+from tests.random_heads import random_heads
 
 LARGEST, COUNTS = 4, 0.01
 Heads = frozenset[Head]

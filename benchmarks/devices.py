@@ -26,7 +26,7 @@ from training_step import stepper
 import retrieval_interp as ri
 from retrieval_interp.storage.checkpoint import read_circuit
 from retrieval_interp.tasks.words.template_task import NAMES, TEMPLATES
-from tests.oracles import byte_pairs
+from tests.texts import byte_pairs
 
 TEXTS = [t.format(IO=a, S1=b, S2=b) + f" {a}" for t in TEMPLATES for a, b in pairwise(NAMES[:30])]
 SIZES = {  # of the language model, and of a tiny one

@@ -19,7 +19,7 @@ from retrieval_interp.storage.models_by_name import load_model as load_model
 from retrieval_interp.views.tables import text_table
 
 ROOT = Path(__file__).parent.parent
-sys.path.append(str(ROOT))  # for tests.oracles
+sys.path.append(str(ROOT))  # for tests
 Rows = list[dict[str, Any]]
 
 

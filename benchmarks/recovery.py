@@ -20,7 +20,7 @@ import retrieval_interp as ri
 from examples.reach_the_bound import TOKEN, compile_circuit, split
 from retrieval_interp.circuits import Scorer
 from retrieval_interp.circuits.flow import causal_depth, delivered
-from tests.oracles import random_heads
+from tests.random_heads import random_heads
 
 MAX_STEPS, MAX_LAYERS, DIM = 6, 12, 8
 TOLERANCE = 0.05 / DIM  # the paper's 0.05, for symbols of variance 1/dim instead of 1

@@ -22,7 +22,7 @@ import retrieval_interp as ri
 from retrieval_interp.circuits.models.plain import hooked_model
 from retrieval_interp.model import initial_weights
 from retrieval_interp.training import compiled, keep_freed_memory, tf32
-from tests.oracles import stock_transformer
+from tests.models import stock_transformer
 
 Forward = Callable[[Tensor], Tensor]
 

@@ -1,8 +1,8 @@
-"""Transformers of one layer whose weights are written by hand, and a task for them.
+"""Transformers whose weights are written by hand, and tasks for them.
 
-A residual stream has a place for every token, every position and every output. A head is given by
-its scores, a matrix [dest, src] over tokens and positions, and by what it writes: a matrix from
-tokens to outputs.
+In those of one layer, the residual stream has a place for every token, every position and every
+output. A head is given by its scores, a matrix [dest, src] over tokens and positions, and by what
+it writes: a matrix from tokens to outputs.
 """
 
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 
 import retrieval_interp as ri
-from tests.oracles import stock_transformer
+from tests.models import stock_transformer
 
 Example = tuple[list[int], list[int], list[list[int]]]  # tokens, targets, roles by chain
 LETTERS, STARRED, END = range(4), range(4, 8), 8  # tokens: a b c d, a* b* c* d*, END
@@ -154,3 +154,44 @@ def hands_on():
     v[1][0, 15:19, :4], o[1][0, :4, 19:] = torch.eye(4), torch.eye(4) * 9
     model.load_state_dict({**model.state_dict(), **new})
     return model.eval()
+
+
+def by_hand():
+    """A model of one step: layer 0 looks two words back, layer 1 for the line of that word.
+
+    Words are unit vectors in three blocks of the residual stream: the word itself, what stands
+    before the `=` of its line, and the answer.
+    """
+    task = ri.EquationsTask(chains=3, steps=1, curriculum=False)
+    n, length = task.d_in, task.n_positions
+    width = 3 * n + length
+    model = stock_transformer(
+        n_layers=2, n_heads=1, d_model=width, d_head=width, n_ctx=length, d_vocab=n,
+        d_vocab_out=n, attn_only=True, normalization_type=None, seed=0, device="cpu",
+    )  # fmt: skip
+    eye, zero = torch.eye(n), torch.zeros(width, width)
+    own, before, answer = (slice(block * n, (block + 1) * n) for block in range(3))
+    place = slice(3 * n, width)
+    back = torch.zeros(length, length)
+    back[torch.arange(2, length), torch.arange(length - 2)] = 1000.0
+    weights = {name: torch.zeros_like(value) for name, value in model.named_parameters()}
+    weights["embed.W_E"][:, own] = eye
+    weights["pos_embed.W_pos"][:, place] = torch.eye(length)
+    weights["unembed.W_U"][answer] = 50 * eye
+    for layer in range(2):
+        for name in "QKVO":
+            weights[f"blocks.{layer}.attn.W_{name}"][0] = zero
+    first, second = ({k: f"blocks.{layer}.attn.W_{k}" for k in "QKVO"} for layer in range(2))
+    weights[first["Q"]][0, place, place] = back
+    weights[first["K"]][0, place, place] = torch.eye(length)
+    weights[first["V"]][0, own, own] = eye
+    weights[first["O"]][0, own, before] = eye
+    weights[second["Q"]][0, before, own] = 1000 * eye
+    weights[second["K"]][0, before, own] = eye
+    # Never to a `?`, which holds the word before the `=`, too.
+    weights[second["Q"]][0, own, n] = 1.0
+    weights[second["K"]][0, task.vocabulary.index("?"), n] = -1e6
+    weights[second["V"]][0, own, own] = eye
+    weights[second["O"]][0, own, answer] = eye
+    model.load_state_dict(weights, strict=False)
+    return model, task

@@ -61,7 +61,7 @@ def small():
 @pytest.fixture(scope="session")
 def hooked():
     """A HookedTransformer on tokens, for the task `Lookup`."""
-    from tests.oracles import hooked_model
+    from tests.models import hooked_model
 
     return hooked_model()
 
@@ -69,7 +69,7 @@ def hooked():
 @pytest.fixture(scope="session")
 def llama(tmp_path_factory):
     """An untrained bridge, to be left as it is."""
-    from tests.oracles import untrained_bridge
+    from tests.models import untrained_bridge
 
     return untrained_bridge("llama", tmp_path_factory.mktemp("llama"))
 

@@ -21,25 +21,6 @@ ALLOWED = {
 }
 
 
-def test_the_api_pages_give_every_public_name_once():
-    pages = "".join(page.read_text() for page in sorted((ROOT / "docs/api").glob("*.md")))
-    given = re.findall(r"^::: (?:ri|retrieval_interp)\.(\w+)$", pages, re.M)
-    assert sorted(given) == sorted(import_module("retrieval_interp").__all__)
-
-
-@pytest.mark.parametrize("folder", [*sorted(ALLOWED), "benchmarks", "docs"])
-def test_what_is_imported_is_declared(folder):
-    text = (ROOT / "pyproject.toml").read_text()
-    declared = {name.replace("-", "_") for name in re.findall(r'"([\w-]+)(?:\[\w+\])?[><]', text)}
-    here = {path.stem for path in (ROOT / folder).rglob("*.py")} | ALLOWED.keys()
-    for path in (ROOT / folder).rglob("*.py"):
-        for node in ast.walk(parsed(path)):
-            names = [name.name for name in node.names] if isinstance(node, ast.Import) else []
-            names += [node.module] if isinstance(node, ast.ImportFrom) else []
-            tops = {name.partition(".")[0] for name in names}
-            assert tops <= declared | here | sys.stdlib_module_names | {"tests", "examples"}, path
-
-
 @cache
 def parsed(path):
     return ast.parse(path.read_text())

@@ -13,10 +13,12 @@ from transformer_lens import HookedTransformer
 import retrieval_interp as ri
 from examples.gpt2_names import roc_auc
 from examples.reach_the_bound import compile_circuit, jump_head, pair_head
-from retrieval_interp.circuits.counterfactual.units import MetricTask, estimate_units
+from retrieval_interp.circuits.counterfactual.units import MetricTask
 from retrieval_interp.circuits.mechanisms import UNIFORM
 from retrieval_interp.circuits.models.plain import PlainTransformer
-from tests.oracles import naive_mse, pairs, untrained_bridge
+from tests.models import untrained_bridge
+from tests.naive import naive_mse
+from tests.texts import pairs
 
 FOLDER = Path(__file__).parent.parent / "benchmarks"
 
@@ -182,7 +184,7 @@ def test_estimates_are_what_is_lost_without_a_unit_if_little_changes(beside, way
     for name in ("split_qkv_input", "attn_result", "hook_mlp_in"):
         getattr(model, f"set_use_{name}")("edges" in way)
     method = script.WAYS[way](model, *asked)
-    estimates, gap = method.estimates(), method.intact - method.nothing
+    estimates, gap = method.estimates(), method.recovery.gap
     marks, compared = [torch.ones_like(units, dtype=torch.bool) for units in estimates], 0
     assert method.kept(marks) == pytest.approx(1, abs=1e-6)
     for units, mark in zip(estimates, marks):
@@ -192,15 +194,6 @@ def test_estimates_are_what_is_lost_without_a_unit_if_little_changes(beside, way
             assert float(units[place]) == pytest.approx(lost, rel=0.01)
             mark[place], compared = True, compared + 1
     assert compared > 5
-
-
-def test_slopes_are_those_of_why(benchmark, llama):
-    task = ri.PairsTask(pairs(), llama.tokenizer)
-    batch = task.sample(1)
-    asked = llama, MetricTask(task), batch, task.counterfactual(batch, 0)
-    slopes = benchmark("why_beside").WAYS["slopes"](*asked).estimates()
-    estimates = estimate_units(*asked[:2], ri.with_counterfactual(llama, *asked[2:]))
-    torch.testing.assert_close(torch.stack(slopes), estimates.heads.sum((0, 1)))
 
 
 def test_the_areas_of_a_straight_line(benchmark):
@@ -213,87 +206,43 @@ def test_the_areas_of_a_straight_line(benchmark):
 
 
 PRINTED = """
-import pandas as pd
-
-
-def select_closest(keys, queries, predicate):
-    scores = [[False for _ in keys] for _ in queries]
-    for i, q in enumerate(queries):
-        matches = [j for j, k in enumerate(keys) if predicate(q, k)]
-        scores[i][min(matches, key=lambda j: abs(i - j)) if matches else 0] = True
-    return scores
-
-
-def aggregate(attention, values):
-    return [[v for a, v in zip(attn, values) if a][0] for attn in attention]
-
-
 def run(tokens):
-    weights = pd.read_csv("FILE", index_col=[0, 1], dtype={"feature": str, "value": str})
-    positions = list(range(len(tokens)))
-
     def predicate_0_0(q_position, k_position):
-        return k_position == (q_position + 1) % 8 if q_position is not None else False
+        return k_position == q_position if q_position is not None else False
 
     attn_0_0_pattern = select_closest(positions, positions, predicate_0_0)
     attn_0_0_outputs = aggregate(attn_0_0_pattern, tokens)
 
     def predicate_0_1(q_token, k_token):
-        if q_token in {"0", "1", "2"}:
-            return k_token == "5"
-        return False
+        return k_token == "b" if q_token is not None else False
 
     attn_0_1_pattern = select_closest(tokens, tokens, predicate_0_1)
-    attn_0_1_outputs = aggregate(attn_0_1_pattern, positions)
+    attn_0_1_outputs = aggregate(attn_0_1_pattern, tokens)
 
-    def mlp_0_0(attn_0_0_output, token):
-        return 1 if (attn_0_0_output, token) in {("3", "3"), ("4", "4")} else 0
+    def mlp_0_0(attn_0_1_output, token):
+        return 1 if (attn_0_1_output, token) == ("b", "a") else 0
 
-    mlp_0_0_outputs = [mlp_0_0(k0, k1) for k0, k1 in zip(attn_0_0_outputs, tokens)]
-
-    def predicate_1_0(q_token, k_mlp_0_0_output):
-        return k_mlp_0_0_output == 1 if q_token is not None else False
-
-    attn_1_0_pattern = select_closest(mlp_0_0_outputs, tokens, predicate_1_0)
-    attn_1_0_outputs = aggregate(attn_1_0_pattern, positions)
-    held = {
-        "tokens": tokens,
-        "positions": positions,
-        "attn_0_0_outputs": attn_0_0_outputs,
-        "attn_0_1_outputs": attn_0_1_outputs,
-        "mlp_0_0_outputs": mlp_0_0_outputs,
-        "attn_1_0_outputs": attn_1_0_outputs,
-    }
-    logits = weights.loc[("ones", "_")].to_numpy() + sum(
-        weights.loc[[(name, str(value)) for value in values]].to_numpy()
-        for name, values in held.items()
-    )
-    return weights.columns.to_numpy()[logits.argmax(-1)].tolist()
+    mlp_0_0_outputs = [mlp_0_0(k0, k1) for k0, k1 in zip(attn_0_1_outputs, tokens)]
 """
 
 
-@pytest.mark.slow
-def test_programs(rows, tmp_path, monkeypatch):
-    """A head that looks one position on, one that finds a 5, one that finds what an MLP marks."""
+def test_a_printed_program_is_read_and_made_a_transformer(benchmark, tmp_path, monkeypatch):
+    """A head that attends to itself, one that finds the nearest b, and an MLP."""
     monkeypatch.syspath_prepend(str(FOLDER / "foreign"))
-    file = tmp_path / "programs" / "rasp_categorical_only" / "hist" / "hist.py"
-    file.parent.mkdir(parents=True)
-    file.write_text(PRINTED.replace("FILE", str(file.with_name("hist_weights.csv"))))
-    tokens, numbers = [*"012345", "<pad>", "<s>"], [*range(8)]
-    domains = {"tokens": tokens, "positions": numbers, "attn_0_0_outputs": tokens}
-    domains |= dict.fromkeys(("attn_0_1_outputs", "mlp_0_0_outputs"), numbers)
-    domains |= {"attn_1_0_outputs": numbers, "ones": ["_"]}
-    lines = ["feature,value,0,1,2,3,4,5"]
-    for name, values in domains.items():
-        for place, value in enumerate(values):
-            weights = [0.1 * ((7 * place + 3 * at) % 5) * (name != "ones") for at in range(6)]
-            if name == "attn_0_0_outputs":
-                weights[place % 6] += 9
-            if name == "attn_1_0_outputs":
-                weights[place % 3] += 2
-            lines.append(",".join(map(str, [name, value, *weights])))
-    file.with_name("hist_weights.csv").write_text("\n".join(lines))
-    ((row,), _) = rows("programs", str(tmp_path), "--models", "hist")
-    assert row["apart"] < 1e-4 and row["as printed"] == 1
-    confirmed, found = row["sets"].split(" of ")
-    assert confirmed == found != "0" and len(set(row["alone"].split(" of "))) == 1
+    programs = benchmark("programs")
+    assert programs.ranks(3).tolist() == [[6, 2, 4], [1, 6, 2], [3, 1, 6]]
+    (tmp_path / "hist.py").write_text(PRINTED)
+    held = {"tokens": ["<s>", *"ab"], "positions": range(4), "ones": "_"}
+    held |= dict.fromkeys(("attn_0_0_outputs", "attn_0_1_outputs"), held["tokens"])
+    rows = [(name, v) for name, values in held.items() for v in values]
+    rows += [("mlp_0_0_outputs", number) for number in range(4)]
+    lines = [f"{name},{v},{number % 5},{number % 7}" for number, (name, v) in enumerate(rows)]
+    (tmp_path / "hist_weights.csv").write_text("\n".join(["feature,value,0,1", *lines]))
+    program = programs.Program(tmp_path / "hist.py")
+    tokens = torch.tensor([[0, 1, 2, 1], [0, 1, 1, 1]])  # the second has no b
+    logits, attended = program.look_up(tokens)
+    assert attended[ri.Head(0, 0)].tolist() == [[0, 1, 2, 3]] * 2
+    assert attended[ri.Head(0, 1)].tolist() == [[2, 2, 2, 2], [0, 0, 0, 0]]
+    with torch.no_grad():
+        outputs = programs.transformer(program, 4)(tokens)
+    torch.testing.assert_close(outputs, logits, atol=1e-4, rtol=0)

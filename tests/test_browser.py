@@ -18,7 +18,7 @@ from tests.browser import (
     page_in_chromium,
     run_cell,
 )
-from tests.oracles import SENTENCE
+from tests.texts import SENTENCE
 
 pytestmark = [pytest.mark.browser, needs_chromium]
 LONG = 120_000  # ms; everything is waited for, nothing is slept for
@@ -140,8 +140,7 @@ def test_a_circuit_is_clicked_together_without_jupyter(tmp_path):
         cell.click()  # selects
         answer()
         page.locator(".details").get_by_text("cut live").wait_for(timeout=LONG)
-        worth = f"{expected.loss_with('L2.H0 s0<-s2'):.4f}"
-        assert worth in page.locator(".details").inner_text() and not bench.circuit.mechanisms
+        assert not bench.circuit.mechanisms
         cell.click()  # adds
         answer()
         expected.suppose("L2.H0 s0<-s2")
@@ -166,11 +165,9 @@ def test_a_circuit_is_clicked_together_without_jupyter(tmp_path):
         page.locator(".choices [data-line='L2.H0 uniform']").click()
         answer()
         loss_becomes(expected.loss_with("L2.H0 uniform"))
-        page.get_by_role("button", name="Undo").click()
-        answer()
-        loss_becomes(expected.loss)
         # By keys: what was taken back comes again, and another head is looked at.
-        for keys, line in (("Control+Shift+Z", ["L2.H0 uniform"]), ("Control+z", [])):
+        uniform = ["L2.H0 uniform"]
+        for keys, line in (("Control+z", []), ("Control+Shift+Z", uniform), ("Control+z", [])):
             page.keyboard.press(keys)
             answer()
             loss_becomes(expected.loss_with(*line))

@@ -8,7 +8,7 @@ from types import SimpleNamespace as Made
 
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 import retrieval_interp as ri
 from retrieval_interp.circuits.counterfactual.keep_search import Share
@@ -40,13 +40,15 @@ def test_names_files_and_run_folders_are_found(tmp_path, saved):
     assert find_checkpoint("small") == shipped_checkpoints()["small"]
 
 
-def test_what_is_no_checkpoint_is_refused(tmp_path, saved):
+def test_what_is_no_checkpoint_is_refused(tmp_path, saved, task, config):
     with pytest.raises(ri.InputError, match="'nothing': expected a shipped name"):
         load_checkpoint("nothing")
     with pytest.raises(ri.InputError, match="found none; those of steps are in the repository"):
         ri.load_checkpoint("transformer-d-step-1")
     with pytest.raises(ri.InputError, match="expected a run folder with checkpoints/step-"):
         load_checkpoint(tmp_path)
+    with pytest.raises(ri.InputError, match=r"a native bridge, found another model \(Linear"):
+        save_checkpoint(tmp_path / "linear", torch.nn.Linear(1, 1), task, config, {})
     save_file({"a": torch.zeros(2)}, tmp_path / "other")
     data = saved.read_bytes()
     cut = {length: data[:length] for length in (0, 4, 8, 100, len(data) // 2, len(data) - 1)}
@@ -77,13 +79,13 @@ def test_a_flipped_byte_anywhere_is_noticed(tmp_path, saved):
         (lambda weights, content: content["task"].update(steps=3), "pos_embed.W_pos|unembed.b_U"),
         (lambda weights, content: content["model"].update(depth=3), "found 'depth'"),
         (lambda weights, content: content.update(format=99), "format: .*99"),
-        (lambda weights, content: weights.pop("blocks.1.attn.W_K"), "blocks.1.attn.W_K"),
+        (lambda weights, content: weights.pop("blocks.1.attn.b_K"), "blocks.1.attn.b_K"),
         (lambda weights, content: weights.update(W_X=torch.zeros(3)), "W_X of shape None"),
         (lambda weights, content: weights["unembed.b_U"].fill_(torch.inf), "infinity in unembed"),
     ],
 )
-def test_files_that_do_not_fit_are_refused(tmp_path, model, task, config, change, text):
-    tensors = {name: weight.detach().clone() for name, weight in model.named_parameters()}
+def test_files_that_do_not_fit_are_refused(tmp_path, saved, task, config, change, text):
+    tensors = load_file(saved)
     content = {"format": 1, "model": to_data(config), "task": task.to_dict(), "training": {}}
     change(tensors, content)
     write_tensors(tmp_path / "bad", tensors, content)
@@ -115,6 +117,16 @@ def test_shipped_checkpoints_carry_their_training_record(name):
     lag = 0.3 * record["validation_loss"] if step else 0.0
     assert abs(float(losses.mean()) - record["validation_loss"]) < 4 * error + lag
     json.dumps(record)
+
+
+def test_a_shipped_circuit_has_its_loss_with_hooks():
+    """Also where the model is a bridge: it is run by roles as well."""
+    bench = ri.open("small", examples=64)
+    bench.load(shipped_checkpoints()["small"].parents[1] / "results" / "small.circuit.json")
+    with torch.no_grad(), ri.ablated(bench.model, bench.circuit, bench.batch):
+        loss = float(bench.task.loss(bench.model(bench.batch.inputs), bench.batch))
+    assert bench.scorer.runs.are_cheap and bench.loss == pytest.approx(loss, abs=1e-5)
+    assert loss < bench.tolerance
 
 
 def test_links_and_pipes_are_written_through_and_not_replaced(tmp_path):

@@ -13,9 +13,7 @@ import pytest
 
 from retrieval_interp.__main__ import run
 from retrieval_interp.circuits import Circuit, parse_circuit
-from retrieval_interp.commands.ablate import AblateOptions
 from retrieval_interp.commands.command import run_command
-from retrieval_interp.commands.options import parse_options
 from retrieval_interp.tasks import RepeatedTokensTask
 from retrieval_interp.views.tables import with_error
 from tests.tiny_run import save_run
@@ -35,7 +33,6 @@ PAIR = {"clean": "a b", "corrupt": "a b", "answers": ["c"], "wrong_answers": ["d
 
 # What is refused: the command, its options, and what the one line on stderr says.
 BAD = [
-    ("ablate", "--ckpt smal", "model 'smal': expected small, found none"),
     ("ablate", "--tolerance nan", "--tolerance: expected a number above 0, found 'nan'"),
     ("ablate", "--json missing/out.json", "existing folder"),
     ("ablate", "--json x --report x", "different file for each of --json, --report$"),
@@ -47,14 +44,11 @@ BAD = [
     ("ablate", "--circuit other.json", "steps = 3, as small was trained on, found one for 5"),
     ("ablate", "--example 5", "--example"),
     ("train", "--preset smal", "expected one of: small, transformer-a"),
-    ("explore", "--port 70000", "--port"),
-    ("scan", "--text none.txt", "none.txt: expected text"),
     ("bound", "--steps 0", "--steps: expected an integer of at least 1 and at most 512"),
     ("bound", "--steps", "--steps: expected at least one argument"),
     ("emergence", "--run nowhere", "nowhere/config.json: expected a run's config"),
     ("emergence", "--run fresh", "with checkpoints/.*, found none; train"),
     ("emergence", "--run unlearned", "at least one path to follow, found none; train on"),
-    ("sweep", "--out sweep", "--grid: expected one of: section7-ic, section7-nonic, found none"),
     ("why", "--task x", "--task: expected indirect-objects or FILE.py:NAME, found 'x'"),
     ("scan", "--text half.json --task x", "expected one of --text and --task, found both"),
     ("ablate", "--task x.py:y", "x.py:y: expected FILE.py:NAME, found no such name or no"),
@@ -233,11 +227,6 @@ def test_the_main_job_finds_a_sufficient_and_minimal_circuit(done, undocumented)
     assert (data["checkpoint"], data["examples"], data["seed"]) == ("repeated", 64, 0)
     shown = with_error(data["combined_loss"], data["combined_se"])
     assert shown in (done / "out.html").read_text()
-
-
-def test_by_default_it_is_the_small_model_and_512_examples():
-    options = parse_options(AblateOptions, [], "ablate")
-    assert (options.ckpt, options.examples, options.seed) == ("small", 512, 0)
 
 
 def test_the_saved_circuit_gives_the_same_numbers_with_and_without_a_path(done, ablate, tmp_path):

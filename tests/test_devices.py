@@ -11,9 +11,10 @@ import torch
 import retrieval_interp as ri
 from retrieval_interp.storage.models_by_name import load_model
 from retrieval_interp.tasks.words.given_texts import NextTokenTask
-from tests.oracles import Lookup, byte_pairs, giving, pairs, sentence_tokenizer
+from tests.models import Lookup
 from tests.paper_prompts import SHORTER, TEXTS
 from tests.pretended_gpu import PretendedGpu
+from tests.texts import byte_pairs, giving, pairs, sentence_tokenizer
 
 sys.path.append(str(Path(__file__).parent.parent / "benchmarks"))
 import devices
@@ -47,25 +48,9 @@ def alike(gpu):
     return compare
 
 
-MIXED = [
-    lambda there, here: there + here,
-    lambda there, here: here[0].add_(there[0]),
-    lambda there, here: torch.stack([there[0], here[0]]),
-    lambda there, here: here[there.long()],
-    lambda there, here: there.__setitem__(torch.arange(3), here),
-    lambda there, here: torch.randn(3, generator=torch.Generator(), device="cuda"),
-    lambda there, here: there.numpy(),
-]
-
-
-@pytest.mark.parametrize("operation", MIXED)
-def test_mixing_is_refused_where_cuda_refuses_it(gpu, operation):
-    """And nowhere else, or the calls below would fail."""
-    with gpu:
-        here, there = torch.zeros(3), torch.zeros(3, device="cuda")
-        assert there.is_cuda and str(there.device) == "cuda:0" and here.is_cpu and not there.is_cpu
-        with pytest.raises((RuntimeError, TypeError)):
-            operation(there, here)
+def test_mixing_is_refused_where_cuda_refuses_it(gpu):
+    with gpu, pytest.raises(RuntimeError):
+        torch.zeros(3) + torch.zeros(3, device="cuda")
 
 
 ONLY_SMALL = {"alternatives", "emergence", "steps", "train", "compiled_steps"}

@@ -18,7 +18,7 @@ from retrieval_interp.circuits.losses import Scorer, mean_loss, standard_error
 from retrieval_interp.circuits.mechanisms import IDENTITY, UNIFORM, OneHot, WithPaths
 from retrieval_interp.circuits.paths import Head
 from tests.built_by_hand import LastMark, Star, built, copies, finds_the_star, hands_on, scores
-from tests.oracles import naive_mse
+from tests.naive import naive_mse
 
 # Searches take several times as long with the tests' type checks, which other tests have.
 pytestmark = pytest.mark.usefixtures("without_type_checks")

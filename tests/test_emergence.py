@@ -23,7 +23,7 @@ from retrieval_interp.emergence.series import (
     path_emergence,
 )
 from retrieval_interp.tasks.structured import to_data
-from tests.oracles import naive_mse
+from tests.naive import naive_mse
 
 LINES = ["L0.H0 shared s4<-s3 s4<-s4 s6<-s5", "L2.H0 one-hot s0<-s2 s4<-s6", "L4.H0 one-hot s0<-s4"]
 ON = {0: 200, 2: 300, 4: 500}  # the step from which a layer attends as it was trained to

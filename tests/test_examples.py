@@ -14,7 +14,7 @@ from transformers import GPT2Config, GPT2LMHeadModel
 
 from retrieval_interp.__main__ import COMMANDS as known
 from retrieval_interp.tasks.words.template_task import NAMES, TEMPLATES
-from tests.oracles import byte_pairs
+from tests.texts import byte_pairs
 
 ROOT = Path(__file__).parent.parent
 

@@ -7,11 +7,10 @@ import math
 import random
 import sys
 from collections import Counter
-from pathlib import Path
 
 import pytest
 
-from retrieval_interp.llm.results import FORMULATIONS, accuracy_figure, read_results
+from retrieval_interp.llm.results import accuracy_figure, read_results
 
 pytestmark = [
     pytest.mark.skipif(
@@ -21,7 +20,6 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:The 'initial' parameter is deprecated:DeprecationWarning"),
     pytest.mark.filterwarnings("ignore:Unclosed <MemoryObject:ResourceWarning"),
 ]
-ROOT = Path(__file__).parent.parent
 CITIES = ("Amsterdam", "Berlin")
 
 
@@ -214,13 +212,3 @@ def test_without_inspect_the_command_says_what_to_install(
     monkeypatch.setitem(sys.modules, "inspect_ai.log", None)
     done = run_command_in_process("llm", "plot", logs)
     assert done.returncode == 2 and "pip install 'retrieval-interp[llm]'" in done.stderr
-
-
-def test_the_entry_point_names_a_module_with_all_formulations():
-    tomllib = pytest.importorskip("tomllib")  # from Python 3.11 on, as Inspect
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    assert project["entry-points"]["inspect_ai"] == {
-        "retrieval_interp": "retrieval_interp.llm.benchmark"
-    }
-    for name in FORMULATIONS:
-        assert len(retrieval(name, questions=2).dataset) == 2

@@ -16,7 +16,7 @@ from retrieval_interp.circuits.losses import Scorer, all_but_one, standard_error
 from retrieval_interp.circuits.mechanisms import IDENTITY, Cut
 from retrieval_interp.circuits.paths import Head, HeadPath, RolePath
 from tests.built_by_hand import LastMark, Star, built, finds_the_star, hands_on
-from tests.oracles import naive_mse, naive_outputs
+from tests.naive import naive_mse, naive_outputs
 
 TOLERANCE = 0.05 / 8  # for symbols of variance 1/8
 

@@ -18,15 +18,9 @@ from retrieval_interp.circuits import Circuit, Head, Scorer, mechanisms
 from retrieval_interp.circuits.hooks import ablated, probed
 from retrieval_interp.circuits.mechanisms import Positions, pattern_of
 from retrieval_interp.circuits.paths import Mask
-from tests.oracles import (
-    SENTENCE,
-    Lookup,
-    bridge_of,
-    byte_pairs,
-    hooked_model,
-    naive_outputs,
-    untrained_bridge,
-)
+from tests.models import Lookup, bridge_of, hooked_model, untrained_bridge
+from tests.naive import naive_outputs
+from tests.texts import SENTENCE, byte_pairs
 
 
 @pytest.fixture(scope="module")

@@ -10,16 +10,16 @@ import torch
 import retrieval_interp as ri
 from retrieval_interp.llm.probabilities import Reader, expected_accuracy
 from retrieval_interp.tasks.words.prompts import FORMULATIONS
-from tests import oracles
-from tests.oracles import FAMILIES, untrained_bridge
+from tests.models import FAMILIES, hooked_model, stock_transformer, untrained_bridge
 from tests.paper_prompts import answer_of
+from tests.texts import byte_pairs
 
 COMMON = [5, 7]  # what some answers begin with
 ANSWERS = [[3], [4], [*COMMON, 1], [*COMMON, 2, 9, 9], [5, 8]]
 
 
 def model_of(kind, folder):
-    return oracles.hooked_model() if kind == "hooked" else untrained_bridge(kind, folder)
+    return hooked_model() if kind == "hooked" else untrained_bridge(kind, folder)
 
 
 @torch.no_grad()
@@ -41,10 +41,10 @@ def test_all_tokens_of_an_answer_count_as_in_runs_of_the_whole(kind, tmp_path):
 def test_the_protocol_is_right_as_often_as_known_probabilities_say():
     """Of a model that gives each token a probability of its own, whatever came before."""
     prompt = ri.LivesWithPrompt(steps=1)
-    task = ri.PromptTask(prompt, oracles.byte_pairs(["lives in a city"], 270), solved=1)
+    task = ri.PromptTask(prompt, byte_pairs(["lives in a city"], 270), solved=1)
     sizes = {"n_layers": 1, "d_model": 4, "d_head": 4, "n_heads": 1, "attn_only": True}
     n_vocab = len(task.tokenizer)
-    model = oracles.stock_transformer(d_vocab=n_vocab, n_ctx=500, **sizes)
+    model = stock_transformer(d_vocab=n_vocab, n_ctx=500, **sizes)
     logs = torch.randn(n_vocab, generator=torch.Generator().manual_seed(0)).log_softmax(0)
     model.unembed.W_U.data.zero_()
     model.unembed.b_U.data[:] = logs
@@ -84,7 +84,7 @@ def test_a_model_that_has_learned_the_equations_is_right():
 @pytest.mark.parametrize("name", FORMULATIONS)
 def test_a_text_is_asked_about_every_chain_after_the_same_solved_question(name):
     prompt = FORMULATIONS[name]()
-    task = ri.PromptTask(prompt, oracles.byte_pairs([prompt.sample(0).prompt], 300), solved=1)
+    task = ri.PromptTask(prompt, byte_pairs([prompt.sample(0).prompt], 300), solved=1)
     for index in range(5):
         asked = [task.question(index, 3, "test", chain) for chain in range(4)]
         begin = f"{(past := task.solved(3)[0]).prompt} {past.correct}\n\n"
@@ -101,7 +101,7 @@ def test_a_text_is_asked_about_every_chain_after_the_same_solved_question(name):
 def test_a_chat_asks_in_the_words_of_its_template():
     prompt, template = ri.EquationsPrompt(steps=1), "{% for m in messages %}"
     template += "<{{ m.role }}>{{ m.content }}</>{% endfor %}<assistant>"
-    tokenizer = oracles.byte_pairs([prompt.sample(0).prompt, "<user></><assistant>"], 258)
+    tokenizer = byte_pairs([prompt.sample(0).prompt, "<user></><assistant>"], 258)
     with pytest.raises(ri.InputError, match="a tokenizer with a chat template, found"):
         ri.PromptTask(prompt, tokenizer, chat=True).question(0)
     tokenizer.chat_template = template
@@ -113,7 +113,7 @@ def test_a_chat_asks_in_the_words_of_its_template():
     words = [asked.prompt[start:end] for _, start, end in asked.occurrences]
     assert [text[start:end] for _, start, end in question.occurrences] == words
     sizes = {"n_layers": 1, "d_model": 4, "d_head": 4, "n_heads": 1, "attn_only": True}
-    model = oracles.stock_transformer(d_vocab=len(tokenizer), n_ctx=500, **sizes)
+    model = stock_transformer(d_vocab=len(tokenizer), n_ctx=500, **sizes)
     row, other = (expected_accuracy(model, task, questions=8) for task in (chat, plain))
     assert row.asked != other.asked and row.accuracy != other.accuracy
     right = []

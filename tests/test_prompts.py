@@ -2,7 +2,6 @@
 
 import hashlib
 import re
-from collections import Counter
 
 import pytest
 
@@ -85,47 +84,3 @@ def test_following_the_chain_gives_the_answer_and_its_roles(formulation):
         assert answer_of(formulation, text) == question.correct
         assert question.correct in question.acceptable
         assert len(set(question.acceptable)) == round(1 / formulation.chance)
-
-
-def mentions(question):
-    statements = question.prompt[: question.prompt.rindex("\n")]
-    return [word for word in re.findall(r"\w+", statements) if word in question.acceptable]
-
-
-def first(question, n):
-    return mentions(question)[0]
-
-
-def last(question, n):
-    return mentions(question)[-1]
-
-
-def most_frequent(question, n):
-    return max(reversed(question.acceptable), key=Counter(mentions(question)).__getitem__)
-
-
-def queries(text):
-    """The words in a question."""
-    return re.search(r"(?:value of|does|has) (\w+)(?:\((\w+)\))?.* Say directly", text).groups()
-
-
-def same_place(question, n):
-    """The answer that stands where the query does, within its step."""
-    lines = [re.findall(r"\w+", line) for line in question.prompt.splitlines()[:-1]]
-    query, variable = queries(question.prompt)
-    if variable:
-        alias = next(i for i, line in enumerate(lines[-2 * n : -n]) if query in line)
-        place = alias * n + next(i for i, line in enumerate(lines[-n:]) if variable in line)
-        return lines[place][-1]
-    place = next(i for i, line in enumerate(lines[-n:]) if query in line)
-    (answer,) = set(lines[place]) & set(question.acceptable)
-    return answer
-
-
-@each_formulation
-def test_shortcuts_are_right_by_chance_only(formulation, without_type_checks):
-    questions = [formulation.sample(index) for index in range(2000)]
-    error = (formulation.chance * (1 - formulation.chance) / 2000) ** 0.5
-    for shortcut in (first, last, most_frequent, same_place):
-        right = sum(shortcut(q, formulation.chains) == q.correct for q in questions) / 2000
-        assert abs(right - formulation.chance) < 4 * error, shortcut.__name__

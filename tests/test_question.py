@@ -12,7 +12,8 @@ from retrieval_interp.circuits.counterfactual.prompt_runs import PromptRuns
 from retrieval_interp.circuits.counterfactual.question import ask
 from retrieval_interp.circuits.counterfactual.units import MetricTask
 from retrieval_interp.views.why_text import question_text
-from tests.oracles import FAMILIES, SENTENCE, giving, pairs, sentence_tokenizer, untrained_bridge
+from tests.models import FAMILIES, untrained_bridge
+from tests.texts import SENTENCE, giving, pairs, sentence_tokenizer
 
 
 class Sentence:

@@ -19,7 +19,7 @@ from retrieval_interp.emergence.series import LogRow, PathAtStep, Series, Snapsh
 from retrieval_interp.reproduce import evidence as evidence_module
 from retrieval_interp.reproduce.claims import CLAIMS, costs_of_paths, heads_emerge, judge
 from retrieval_interp.reproduce.evidence import Evidence, Trained, Worth, worth_of
-from tests.oracles import naive_mse
+from tests.naive import naive_mse
 
 RECIPE = {"task": {"steps": 5, "base": 100.0}, "steps": 4000, "batch": 128}
 RECIPE |= {"model": {"d_model": 64, "heads": 1, "mlp": False}}
@@ -115,21 +115,16 @@ def test_the_shipped_models_numbers_are_those_of_its_circuit(monkeypatch, small)
     circuit = ri.Circuit.from_json(text, 7)
     batch = small.task.sample(512, split="test")
     score = ri.score_circuit(small.model, small.task, circuit, batch, controls=0)
-    found = judge(package, ["C6", "C7", "C8", "C9"])
-    ours = {name: rows[-1] for name, rows in found.items()}
+    judged_rows = judge(package, ["C6", "C7", "C9"])
+    ours = {name: rows[-1] for name, rows in judged_rows.items()}
     assert {row.run for row in ours.values()} == {"small"}
     fresh = small.task.sample(4096, split="test")
     with torch.no_grad():
         loss = float(small.task.loss(small.model(fresh.inputs), fresh))
     assert ours["C6"].ours.startswith(f"{loss:.4f} +- ")
     assert ours["C7"].ours.startswith(f"{score.combined_loss:.4f} with 5 of 5 heads replaced")
-    for row in score.paths:
-        listed = f"{row.path} {row.removed_loss:.2f}" in ours["C8"].ours
-        assert listed == (row.path.head.layer > 0)
-    assert "1 of 3 later paths inside, 1 below: " in ours["C8"].ours
     assert ours["C9"].ours.startswith("3 useful heads (least possible 3)")
-    for name in ("C6", "C7", "C9"):
-        assert ours[name].verdict == "reproduced at smaller scale"
+    assert {row.verdict for row in ours.values()} == {"reproduced at smaller scale"}
 
 
 @pytest.mark.slow
@@ -140,11 +135,13 @@ def test_paths_of_several_heads_are_removed_together(small):
     batch = small.task.sample(512, split="test")
     worth = worth_of(Scorer(small.model, small.task, batch), circuit)
     without = circuit.without(ri.HeadPath(ri.Head(2, 0), shared)).replace((3, 0), OneHot(()))
+    path, alone = list(worth.ablated.items())[-1]
     naive = [
         naive_mse(small.model, small.task, changed, batch)
-        for changed in (without, circuit.replace((0, 0), UNIFORM))
+        for changed in (without, circuit.replace((0, 0), UNIFORM), circuit.without(path))
     ]
-    assert [worth.together[shared], worth.first_uniform] == pytest.approx(naive, abs=1e-5)
+    costs = [worth.together[shared], worth.first_uniform, alone]
+    assert costs == pytest.approx(naive, abs=1e-5)
     assert len(worth.together) == 1 and len(worth.useful) == 4
 
 

@@ -13,7 +13,7 @@ from retrieval_interp.commands.train import train_options
 from retrieval_interp.tasks import path_graph
 from retrieval_interp.tasks.graph import Node
 from retrieval_interp.tasks.sampling import normals, philox, random_words
-from tests.oracles import randomize
+from tests.models import randomize
 
 
 def words(counter, key):
@@ -124,30 +124,6 @@ ALL = [
 
 def ids(task):
     return f"{task.graph.nodes[-1].name}-{task.tables}"
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {},
-        {"chains": 3, "steps": 5, "dim": 6, "curriculum": False, "position": "token"},
-        {"chains": 2, "steps": 27, "dim": 2, "tokens": "unit", "base": 10.0},
-    ],
-)
-def test_with_full_tables_on_a_path_it_is_the_retrieval_task(options):
-    linear = ri.RetrievalTask(**options)
-    options = {name: value for name, value in options.items() if name != "steps"}
-    task = ri.ConditionalRetrievalTask(graph=path_graph(linear.steps), **options)
-    for split in ("train", "test"):
-        ours, theirs = (t.sample(7, seed=3, split=split, start=5) for t in (task, linear))
-        for name in ("inputs", "targets", "roles"):
-            assert torch.equal(getattr(ours, name), getattr(theirs, name))
-        assert task.position_labels(ours, 1) == linear.position_labels(theirs, 1)
-    same = "n_positions d_in d_out plateau tolerance role_names role_labels role_symbols"
-    for name in same.split():
-        assert getattr(task, name) == getattr(linear, name)
-    outputs = torch.randn(7, task.n_positions, task.d_out)
-    assert torch.equal(task.example_losses(outputs, ours), linear.example_losses(outputs, theirs))
 
 
 def test_examples_of_the_retrieval_task_are_those_that_models_were_trained_on():

@@ -36,15 +36,9 @@ from retrieval_interp.views.scan_view import (
 from retrieval_interp.views.tables import to_error, with_error
 from tests.browser import needs_chromium, page_in_chromium
 from tests.built_by_hand import built, scores
-from tests.oracles import (
-    FAMILIES,
-    SENTENCE,
-    byte_pairs,
-    hooked_model,
-    naive_outputs,
-    stock_transformer,
-    untrained_bridge,
-)
+from tests.models import FAMILIES, hooked_model, stock_transformer, untrained_bridge
+from tests.naive import naive_outputs
+from tests.texts import SENTENCE, byte_pairs
 
 pytestmark = pytest.mark.filterwarnings("ignore:scan. expected at least 8 sequences")
 

@@ -16,14 +16,8 @@ from retrieval_interp.circuits.means import mean_attention
 from retrieval_interp.circuits.mechanisms import IDENTITY, UNIFORM, OneHot, Positions, Shared
 from retrieval_interp.circuits.paths import Head, HeadPath, Mask, RolePath
 from retrieval_interp.circuits.scores.score import random_circuit, random_control, score_circuit
-from tests.oracles import (
-    PATHS,
-    hooks_left,
-    naive_losses,
-    naive_mse,
-    naive_outputs,
-    random_heads,
-)
+from tests.naive import PATHS, hooks_left, naive_losses, naive_mse, naive_outputs
+from tests.random_heads import random_heads
 
 ONE_HOT = OneHot((RolePath(0, 2), RolePath(2, 1)))
 

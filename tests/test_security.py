@@ -3,7 +3,6 @@
 import importlib.util
 import json
 import os
-import pickle
 import re
 import subprocess
 import sys
@@ -21,21 +20,6 @@ ROOT = Path(__file__).parent.parent
 needs_inspect = pytest.mark.skipif(
     importlib.util.find_spec("inspect_ai") is None, reason="needs the extra [llm]"
 )
-
-
-def test_a_pickle_by_another_name_does_not_run(tmp_path):
-    path, proof = tmp_path / "model.safetensors", tmp_path / "ran"
-
-    class Payload:
-        def __reduce__(self):
-            return os.mkdir, (str(proof),)
-
-    path.write_bytes(pickle.dumps(Payload()))
-    with pytest.raises(ri.InputError, match="expected a checkpoint"):
-        ri.load_checkpoint(path)
-    assert not proof.exists()
-    pickle.loads(path.read_bytes())
-    assert proof.exists()  # it would have
 
 
 HOSTILE = (
@@ -93,29 +77,16 @@ def log_page(text, folder):
     yield "log", figure.to_html(include_plotlyjs=False, div_id="figure")
 
 
-class Page(HTMLParser):
-    """The elements of a page with the names of their attributes, its links, scripts and text."""
+class Elements(HTMLParser):
+    """The elements of a page, with the names of their attributes."""
 
-    def __init__(self, text):
+    def __init__(self, page):
         super().__init__()
-        self.elements, self.links, self.scripts, self.texts, self.inside = [], [], [], [], ""
-        self.feed(text)
-        self.close()
+        self.elements = []
+        self.feed(page)
 
     def handle_starttag(self, tag, attrs):
         self.elements.append((tag, *(name for name, _ in attrs)))
-        links = [v for name, v in attrs if name in ("src", "href", "data", "action")]
-        # Downloads are made in the page; what they hold is escaped.
-        made = r"data:(application/json|image/svg\+xml),[\w%/.~-]*"
-        self.links += [link for link in links if not re.fullmatch(made, link)]
-        self.inside = tag
-        self.texts += [value or "" for _, value in attrs]
-
-    def handle_comment(self, data):
-        self.elements.append("a comment")
-
-    def handle_data(self, data):
-        (self.scripts if self.inside == "script" else self.texts).append(data)
 
 
 @pytest.mark.parametrize("make", [bench_pages, pytest.param(log_page, marks=needs_inspect)])
@@ -123,17 +94,14 @@ def test_names_do_not_become_markup(make, tmp_path):
     hostile_pages = dict(make(HOSTILE, tmp_path))
     for name, mild in make(MILD, tmp_path):
         hostile = hostile_pages[name]
-        expected, found = Page(mild), Page(hostile)
-        assert found.elements == expected.elements and found.links == expected.links, name
-        assert len(expected.scripts) == len(found.scripts), name
-        assert "<script>alert(1)" not in hostile and "\u2028" not in "".join(found.scripts), name
-        if name == "log":
-            assert "\\u003cimg" not in hostile and "&lt;img" in hostile, name  # as Plotly reads it
-        elif name != "circuit":  # which names no task
-            assert any("alert" in part for part in (*found.texts, *found.scripts)), name
+        assert Elements(hostile).elements == Elements(mild).elements, name
+        if name != "circuit":  # which names no task
+            assert "&lt;img" in hostile or "\\u003cimg" in hostile, name
+        if name == "log":  # whose scripts Plotly reads as markup
+            assert "\\u003cimg" not in hostile
         markup = re.sub(r"<script\b.*?</script>", "", hostile, flags=re.S)
-        assert not re.search(r"@import|url\((?!#)", markup), name
-        assert all(re.fullmatch("#[a-z]+", link) for link in found.links), name
+        asks = r"""@import|url\((?!#)|\b(?:src|href|data|action)=["'](?!#|data:)"""
+        assert not re.search(asks, markup), name
 
 
 GUARDED = """

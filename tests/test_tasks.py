@@ -12,7 +12,7 @@ from retrieval_interp.tasks import InputError, TrainingTask
 from retrieval_interp.tasks.sampling import SPLITS
 from retrieval_interp.tasks.structured import from_data
 from retrieval_interp.tasks.training_task import registered
-from tests.oracles import Lookup
+from tests.models import Lookup
 
 TASKS = [
     ri.RetrievalTask(dim=2),

@@ -14,9 +14,8 @@ import torch
 import retrieval_interp as ri
 from examples import answers
 from retrieval_interp.tasks.words.template_task import NAMES, TEMPLATES
-from tests import oracles
-from tests.oracles import SENTENCE
 from tests.paper_prompts import SHORTER, TEXTS, answer_of
+from tests.texts import SENTENCE, byte_pairs, like_llama, sentence_tokenizer, whole_words
 
 PEOPLE = ["Anna", "Bob", "Clara", "Dan", "Eve", "Frank", "Greta", "Hugo", "Ida", "Jakob"]
 PLACES = ["shop", "park", "school", "harbour"]
@@ -41,18 +40,36 @@ CAPITALS = [
 @pytest.fixture(scope="module")
 def rough():
     """With few merges, so that names are several tokens."""
-    return oracles.byte_pairs(TEXTS, 450)
+    return byte_pairs(TEXTS, 450)
 
 
 @pytest.fixture(scope="module")
 def bpe():
-    return oracles.byte_pairs(GIVINGS, 300)
+    return byte_pairs(GIVINGS, 300)
 
 
 def giving(tokenizer, **changes):
     roles = ("END", "S2", "S1+1", "S1", "IO")
     arguments = {"templates": GIVING, "fillings": FILLINGS, "answer": "IO", "wrong": "S1"}
     return ri.TemplateTask(**{**arguments, "roles": roles, "tokenizer": tokenizer, **changes})
+
+
+def check_tokens(task, question, made):
+    """Whether roles are at the last tokens of their words; returns how many have several tokens."""
+    tokenizer = task.tokenizer
+    begin, several = len(task.begin), 0
+    for symbol in question.occurrences:
+        if symbol.role not in task.roles:
+            continue
+        at = made.roles[task.roles.index(symbol.role)]
+        before, until = (len(tokenizer.decode(made.prompt[begin:end])) for end in (at, at + 1))
+        assert before < symbol.end <= until
+        several += before > symbol.start
+    assert tokenizer.decode(made.prompt[begin:]).rstrip() == question.prompt
+    assert made.roles[task.roles.index("END")] == len(made.prompt) - 1
+    scored = [tokenizer.decode([number]).strip() for number in made.answers]
+    assert question.correct.startswith(scored[0]) and len(set(scored)) == len(scored)
+    return several
 
 
 def tokens_of(task, question):
@@ -66,10 +83,10 @@ def tokens_of(task, question):
 @pytest.mark.parametrize("formulation", SHORTER, ids=lambda f: f.name)
 def test_roles_are_at_the_last_token_of_their_symbols(rough, formulation):
     task = ri.PromptTask(
-        formulation, oracles.byte_pairs(TEXTS) if formulation.name == "kingdoms" else rough
+        formulation, byte_pairs(TEXTS) if formulation.name == "kingdoms" else rough
     )
     questions, tokens = task.usable(10, seed=1)
-    several = sum(map(oracles.check_tokens, [task] * 10, questions, tokens))
+    several = sum(map(check_tokens, [task] * 10, questions, tokens))
     assert several > 0 or formulation.name != "lives-with"
     assert {made.prompt[0] for made in tokens} == {task.tokenizer.bos_token_id}
     assert task.sample(10, seed=1).roles.tolist() == [[made.roles] for made in tokens]
@@ -80,7 +97,7 @@ def test_a_counterfactual_asks_about_another_chain(formulation):
     """Nothing but the question is another one, and so is the answer."""
     read = [formulation.sample(index) for index in range(200)]
     texts = [f"{question.prompt} {question.correct}" for question in read]
-    task = ri.PromptTask(formulation, oracles.byte_pairs(texts, vocab_size=1500))
+    task = ri.PromptTask(formulation, byte_pairs(texts, vocab_size=1500))
     (questions, made), batch = task.usable(10), task.sample(10)
     other = task.counterfactual(batch)
     for question, tokens, row in zip(questions, made, other.inputs):
@@ -94,8 +111,8 @@ def test_a_counterfactual_asks_about_another_chain(formulation):
 def test_roles_of_a_template_are_at_the_last_token_of_their_words(kind, bpe):
     tokenizer = {
         "bytes": lambda: bpe,
-        "llama": lambda: oracles.like_llama(GIVINGS, 75),
-        "words": lambda: oracles.whole_words(GIVINGS),
+        "llama": lambda: like_llama(GIVINGS, 75),
+        "words": lambda: whole_words(GIVINGS),
     }[kind]()
     task = giving(tokenizer)
     several, used = 0, 0
@@ -104,7 +121,7 @@ def test_roles_of_a_template_are_at_the_last_token_of_their_words(kind, bpe):
         made = tokens_of(task, question)
         if not isinstance(made, str):  # else two names begin alike
             used += 1
-            several += oracles.check_tokens(task, question, made)
+            several += check_tokens(task, question, made)
             at = dict(zip(task.roles, made.roles))
             assert at["S1+1"] == at["S1"] + 1
     assert used > 10 and (several > 0 or kind == "words")
@@ -121,9 +138,9 @@ def test_what_all_answers_share_belongs_to_the_prompt(kind):
     prompt = ri.EquationsPrompt(steps=3)
     texts = [*TEXTS, "0 1 2 3"]
     tokenizer = {
-        "single digits": lambda: oracles.byte_pairs(texts, single_digits=True),
-        "llama": lambda: oracles.like_llama(texts),
-        "words": lambda: oracles.whole_words([*texts, prompt.sample(0).prompt]),
+        "single digits": lambda: byte_pairs(texts, single_digits=True),
+        "llama": lambda: like_llama(texts),
+        "words": lambda: whole_words([*texts, prompt.sample(0).prompt]),
     }[kind]()
     task = ri.PromptTask(prompt, tokenizer)
     (question,), (tokens,) = task.usable(1)
@@ -139,7 +156,7 @@ def test_what_all_answers_share_belongs_to_the_prompt(kind):
 
 
 def test_losses_accuracy_and_logit_differences():
-    task = ri.PromptTask(ri.LivesWithPrompt(steps=2), oracles.byte_pairs(TEXTS))
+    task = ri.PromptTask(ri.LivesWithPrompt(steps=2), byte_pairs(TEXTS))
     batch = task.sample(16)
     outputs = random_outputs(task, batch)
     losses, right, difference = [], [], []
@@ -168,11 +185,11 @@ def test_what_is_left_out_is_said(bpe):
     assert tokens == [made[index] for index in usable]
     assert f"{usable[-1] - 7} of {usable[-1] + 1} examples" in str(said[0].message)
     with pytest.warns(ri.InputWarning, match=r"\d+ of 11 words are left out: .* for IO"):
-        giving(oracles.byte_pairs(TEXTS, 9000), counterfactual={"IO": [*PEOPLE, "x y"]})
+        giving(byte_pairs(TEXTS, 9000), counterfactual={"IO": [*PEOPLE, "x y"]})
 
 
 def test_answers_that_begin_alike_are_refused():
-    task = ri.PromptTask(ri.EquationsPrompt(1, 12, "short"), oracles.byte_pairs(TEXTS, 300))
+    task = ri.PromptTask(ri.EquationsPrompt(1, 12, "short"), byte_pairs(TEXTS, 300))
     text = "20 of 20 examples unusable .*the answers '1' and '10' begin with one token"
     with pytest.raises(ri.InputError, match=text):
         task.sample(3)
@@ -217,7 +234,7 @@ def test_bad_arguments_are_refused_in_one_line(bpe, changes, text, without_type_
     assert "\n" not in str(refused.value)
 
 
-@pytest.mark.parametrize("kind", [oracles.byte_pairs, oracles.like_llama])
+@pytest.mark.parametrize("kind", [byte_pairs, like_llama])
 def test_indirect_objects(kind):
     names = NAMES[:30]
     texts = [t.format(IO=a, S1=b, S2=b) for t in TEMPLATES for a, b in pairwise(names)]
@@ -235,9 +252,7 @@ def test_indirect_objects(kind):
 @pytest.mark.parametrize("name", ["list", "docstring"])
 def test_what_followed_the_last_word_is_the_answer_but_not_in_the_counterfactual(name):
     known = {*answers.WORDS, *answers.ARGUMENTS}
-    task = answers.BEHAVIOURS[name](
-        oracles.byte_pairs([f" {word}" for word in sorted(known)] * 9, 1500)
-    )
+    task = answers.BEHAVIOURS[name](byte_pairs([f" {word}" for word in sorted(known)] * 9, 1500))
 
     def followed(tokens):
         words = re.findall(r"\w+", task.tokenizer.decode(tokens))
@@ -267,7 +282,7 @@ def test_a_template_may_lack_a_role(bpe):
 
 def test_pairs_are_read_from_the_files_of_others():
     """JSON of auto-circuit, JSON lines of feature-circuits, CSV with words and with token ids."""
-    tokenizer = oracles.sentence_tokenizer()
+    tokenizer = sentence_tokenizer()
     rows = [
         (SENTENCE, SENTENCE.replace("John gave", f"{name} gave"), " Mary", " John")
         for name in ("Ann", "Mary")
@@ -304,7 +319,7 @@ def test_prompts_of_different_length_are_aligned_at_both_ends():
     """Behind the words with which all begin, places count from the end."""
     texts = [f"After lunch {who} gave it to" for who in ("Tom", "Ann and Tom", "Tom and Ann")]
     pairs = [ri.Pair(text, text.replace("After", "Then"), (" Ann",), (" Tom",)) for text in texts]
-    words = oracles.whole_words([*texts, "Then"])
+    words = whole_words([*texts, "Then"])
     with pytest.warns(ri.InputWarning, match="1 of 4 pairs are left out: .* as many tokens"):
         task = ri.PairsTask([*pairs, replace(pairs[0], corrupt="After")], words)
     batch = task.sample(2)
@@ -320,7 +335,7 @@ def test_spans_of_a_file_are_roles():
         ["Tom saw Sue here Tom gave to", 901, " Sue", " Tom", 1, 5, 7, 8],
     ]
     others = [[row[0].replace("Tom gave", "Ann gave"), *row[1:]] for row in rows]
-    words = oracles.whole_words([row[0] for row in [*rows, *others]])
+    words = whole_words([row[0] for row in [*rows, *others]])
 
     def read(rows):
         csv.writer(file := io.StringIO()).writerows([names, *rows])

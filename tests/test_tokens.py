@@ -9,7 +9,8 @@ import torch.nn.functional as F
 
 import retrieval_interp as ri
 from retrieval_interp.tasks.structured import from_data
-from tests.oracles import by_hand, randomize, stock_transformer
+from tests.built_by_hand import by_hand
+from tests.models import randomize, stock_transformer
 
 EQUATIONS = [
     ri.EquationsTask(),

@@ -1,4 +1,4 @@
-"""The package works however it is installed, and whatever the folder it is used from holds."""
+"""The wheel holds all that is used, and works in a folder with modules of the same names."""
 
 import os
 import site
@@ -18,18 +18,15 @@ print(ri.Circuit.__module__, ri.RetrievalTask.__module__, os.path.realpath(ri.__
 """
 
 
-@pytest.fixture(scope="module")
-def source(tmp_path_factory):
-    """A checkout, so that nothing is built in this one."""
-    source = tmp_path_factory.mktemp("checkout")
+@pytest.fixture
+def site_folder(tmp_path):
+    """The wheel, made from an sdist of a copy, so that nothing is built in this checkout."""
+    source, made = tmp_path / "checkout", tmp_path / "made"
+    source.mkdir()
     subprocess.run(["cp", "-r", *(ROOT / name for name in COPIED), source], check=True)
-    return source
-
-
-def wheel(source, folder):
-    command = [sys.executable, "-m", "build", "--no-isolation"]  # an sdist, and the wheel from it
-    subprocess.run([*command, "--outdir", folder, source], check=True, capture_output=True)
-    (built,) = folder.glob("*.whl")
+    command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", made, source]
+    subprocess.run(command, check=True, capture_output=True)
+    (built,) = made.glob("*.whl")
     assert built.stat().st_size < 20_000_000
     with zipfile.ZipFile(built) as file:
         names = set(file.namelist())
@@ -38,34 +35,21 @@ def wheel(source, folder):
                 name = path.relative_to(ROOT)
                 if "-step-" not in path.name:  # in the repository alone
                     assert str(name) in names or f"retrieval_interp/{name}" in names, path
-        file.extractall(folder / "site")
-    return folder / "site"
-
-
-def windows(source, folder):
-    """As git makes it on Windows: the links are text files."""
-    subprocess.run(["cp", "-r", f"{source}/.", folder], check=True)
-    for name in ("tasks", "circuits"):
-        link = folder / "retrieval_interp" / name
-        link.unlink()
-        link.write_text(f"../{name}")
-    return folder
+        file.extractall(made / "site")
+    return made / "site"
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("make", [wheel, lambda source, folder: source, windows])
-def test_names_are_found_beside_a_users_own(make, source, tmp_path):
+def test_names_are_found_beside_a_users_own(site_folder, tmp_path):
     """In a Python that sees the package and the libraries, and no other checkout."""
-    (tmp_path / "made").mkdir()
-    place = make(source, tmp_path / "made")
     (tmp_path / "circuits").mkdir()
     for module in ("tasks.py", "circuits/mine.py"):
         (tmp_path / module).write_text("raise ImportError('the user's module')\n")
-    paths = [str(place), *site.getsitepackages()]
+    paths = [str(site_folder), *site.getsitepackages()]
     python = [sys.executable, "-S", "-c", f"import sys; sys.path += {paths}\n{USE}"]
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     done = subprocess.run(python, capture_output=True, text=True, env=environment, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     *modules, file = done.stdout.split()
     assert modules == ["retrieval_interp.circuits.circuit", "retrieval_interp.tasks.retrieval"]
-    assert Path(file).is_relative_to(place)
+    assert Path(file).is_relative_to(site_folder)

@@ -24,8 +24,10 @@ from retrieval_interp.circuits.head_kinds import head_name, is_so_on_text
 from retrieval_interp.circuits.losses import Scorer
 from retrieval_interp.explorer.state import Exploring
 from retrieval_interp.views.why_text import finding, needs_text
-from tests.built_by_hand import LastMark
-from tests.oracles import SENTENCE, by_hand, giving, pairs, random_heads, untrained_bridge
+from tests.built_by_hand import LastMark, by_hand
+from tests.models import untrained_bridge
+from tests.random_heads import random_heads
+from tests.texts import SENTENCE, giving, pairs
 
 
 def test_a_model_whose_truth_is_known_is_explained():

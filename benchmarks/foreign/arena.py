@@ -17,7 +17,7 @@ from elsewhere import Foreign, command, has
 import retrieval_interp as ri
 from retrieval_interp.circuits import Circuit
 from tests.built_by_hand import Example
-from tests.oracles import stock_transformer
+from tests.models import stock_transformer
 
 CHAPTER = "chapter1_transformers/exercises"
 MONTHLY = "monthly_algorithmic_problems"

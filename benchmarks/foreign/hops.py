@@ -19,7 +19,7 @@ from transformers import GPT2Config, GPT2LMHeadModel
 import retrieval_interp as ri
 from retrieval_interp.circuits import Circuit, Head, Mechanism, RolePath
 from tests.built_by_hand import Example
-from tests.oracles import stock_transformer
+from tests.models import stock_transformer
 
 
 class Hops(Foreign):

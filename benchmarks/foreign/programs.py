@@ -27,7 +27,7 @@ from torch import Tensor
 import retrieval_interp as ri
 from retrieval_interp.circuits import Circuit, Head, HeadPath, RolePath
 from retrieval_interp.circuits.losses import standard_error
-from tests.oracles import stock_transformer
+from tests.models import stock_transformer
 
 FOLDER = "programs/rasp_categorical_only"
 STEP = 40.0  # by which the score of a farther position is lower

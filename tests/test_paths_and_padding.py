@@ -13,7 +13,8 @@ from retrieval_interp.circuits import mechanisms
 from retrieval_interp.circuits.losses import Scorer
 from retrieval_interp.circuits.means import mean_attention, mean_patterns
 from retrieval_interp.circuits.paths import Mask, attention_along, joined
-from tests.oracles import Lookup, bridge_of, hooked_model, naive_outputs
+from tests.models import Lookup, bridge_of, hooked_model
+from tests.naive import naive_outputs
 
 
 def sources_by_hand(path, chains, number):

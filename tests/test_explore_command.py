@@ -13,7 +13,8 @@ import retrieval_interp as ri
 from retrieval_interp.commands.explore import main as explore
 from retrieval_interp.tasks import InputError
 from tests.browser import explorer_server
-from tests.oracles import SENTENCE, untrained_bridge
+from tests.models import untrained_bridge
+from tests.texts import SENTENCE
 
 
 def waiting(server):

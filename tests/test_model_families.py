@@ -17,7 +17,8 @@ from retrieval_interp.circuits.means import read_patterns
 from retrieval_interp.circuits.mechanisms import UNIFORM, Cut, Mean, RoleMean
 from retrieval_interp.circuits.patched_heads import Counterfactual
 from retrieval_interp.circuits.paths import Mask
-from tests.oracles import LOOKUP_SIZES, bridge_of_config, byte_pairs, hooked_model
+from tests.models import LOOKUP_SIZES, bridge_of_config, hooked_model
+from tests.texts import byte_pairs
 
 LENGTH, NEAR = 12, 4  # tokens, and the window of local layers
 OLD = {"vocab_size": 40, "n_layer": 2, "n_head": 4}

@@ -14,7 +14,8 @@ from retrieval_interp.circuits.counterfactual.units import (
     losing,
     prompts_at_once,
 )
-from tests.oracles import FAMILIES, byte_pairs, untrained_bridge
+from tests.models import FAMILIES, untrained_bridge
+from tests.texts import byte_pairs
 
 
 @pytest.fixture(scope="module", params=FAMILIES)

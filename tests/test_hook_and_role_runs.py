@@ -25,7 +25,8 @@ from retrieval_interp.circuits.mechanisms import (
     WithPaths,
 )
 from retrieval_interp.circuits.role_runs import RoleRuns
-from tests.oracles import PATHS, naive_outputs, randomize, without_norms
+from tests.models import randomize, without_norms
+from tests.naive import PATHS, naive_outputs
 
 TASK = ri.RetrievalTask(chains=3, steps=2, dim=4)
 BATCH = TASK.sample(4, seed=3)

@@ -6,7 +6,7 @@ import torch
 import retrieval_interp as ri
 from examples.reach_the_bound import compile_circuit, doubling_heads
 from retrieval_interp.circuits.flow import causal_depth
-from tests.oracles import PAIRINGS, random_heads
+from tests.random_heads import PAIRINGS, random_heads
 
 VARIANCE = 1 / 8  # of a component of a unit token in 8 dimensions
 

@@ -1,0 +1,142 @@
+"""Small untrained models, HookedTransformers and bridges, and a task for them."""
+
+import warnings
+
+import torch
+import torch.nn.functional as F
+import transformers
+from transformer_lens import HookedTransformer, HookedTransformerConfig
+from transformer_lens.config import TransformerBridgeConfig
+from transformer_lens.model_bridge.bridge import TransformerBridge
+
+import retrieval_interp as ri
+from retrieval_interp.circuits.models.transformer import VectorTransformer
+from tests.texts import sentence_tokenizer
+
+
+def stock_transformer(tokenizer=None, **cfg):
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "HookedTransformer is deprecated", DeprecationWarning)
+        return HookedTransformer(HookedTransformerConfig(**cfg), tokenizer).eval()
+
+
+def as_bridge(ours, cfg=None):
+    """What `convert_tl_checkpoint` of TransformerLens 4 does, as far as it is needed here."""
+    weights = {
+        "embed.weight": ours["embed.W_E"],
+        "pos_embed.weight": ours["pos_embed.W_pos"],
+        "ln_final.weight": ours["ln_final.w"],
+        "ln_final.bias": ours["ln_final.b"],
+        "unembed.weight": ours["unembed.W_U"].T,
+        "unembed.bias": ours["unembed.b_U"],
+    }
+    for layer in range(sum(name.endswith("W_Q") for name in ours)):
+        block = f"blocks.{layer}."
+        mlp = f"{block}mlp.W_in" in ours
+        for norm in ("ln1", "ln2") if mlp else ("ln1",):
+            weights[f"{block}{norm}.weight"] = ours[f"{block}{norm}.w"]
+            weights[f"{block}{norm}.bias"] = ours[f"{block}{norm}.b"]
+        for name in "QKV":
+            weight = ours[f"{block}attn.W_{name}"]  # [head d_model d_head]
+            weights[f"{block}attn.{name.lower()}.weight"] = weight.transpose(1, 2).flatten(0, 1)
+            weights[f"{block}attn.{name.lower()}.bias"] = ours[f"{block}attn.b_{name}"].flatten()
+        weights[f"{block}attn.o.weight"] = ours[f"{block}attn.W_O"].flatten(0, 1).T
+        weights[f"{block}attn.o.bias"] = ours[f"{block}attn.b_O"]
+        for name in ("in", "out") if mlp else ():
+            weights[f"{block}mlp.{name}.weight"] = ours[f"{block}mlp.W_{name}"].T
+            weights[f"{block}mlp.{name}.bias"] = ours[f"{block}mlp.b_{name}"]
+    return weights
+
+
+def bridge_of(model):
+    """A bridge with a HookedTransformer's weights."""
+    names = "n_layers n_heads d_model d_head d_mlp n_ctx d_vocab d_vocab_out attn_only"
+    sizes = {name: getattr(model.cfg, name) for name in (*names.split(), "normalization_type")}
+    sizes |= {"act_fn": "gelu_new", "positional_embedding_type": "standard"}
+    cfg = TransformerBridgeConfig(**sizes)
+    bridge = TransformerBridge.boot_native(cfg)
+    bridge.load_state_dict(as_bridge(dict(model.named_parameters())), strict=True)
+    return bridge.eval()
+
+
+def without_norms(n_layers=3, n_ctx=15):
+    cfg = HookedTransformerConfig(
+        n_layers=n_layers, n_heads=2, d_model=16, d_head=8, n_ctx=n_ctx, d_vocab=8, d_vocab_out=8,
+        attn_only=True, act_fn="gelu_new", normalization_type=None, device="cpu", seed=0,
+    )  # fmt: skip
+    return VectorTransformer(cfg)
+
+
+def randomize(model):
+    """Weights in which biases and layer norms matter too."""
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if name != "pos_embed.W_pos":
+                parameter.add_(0.2 * torch.randn(parameter.shape, generator=generator))
+    return model
+
+
+class Lookup(ri.Task):
+    """A start without a role, four pairs of words, then every first word again."""
+
+    role_names = ("s0", "s1", "s2")
+    loss_name = "cross entropy"
+
+    def sample(self, n, seed=0, device="cpu", split="train", start=0):
+        splits = ["train", "validation", "discovery", "test"]
+        generator = torch.Generator().manual_seed(4 * seed + splits.index(split))
+        keys = torch.rand(start + n, 16, generator=generator)[start:]
+        words = keys[:, :12].argsort(1)[:, :8]
+        key = 2 * keys[:, 12:].argsort(1)
+        inputs = torch.cat([torch.full((n, 1), 12), words, words.gather(1, key)], dim=1)
+        roles = torch.stack([torch.arange(9, 13).expand(n, -1), key + 1, key + 2], dim=-1)
+        return ri.Batch(inputs, words.gather(1, key + 1), roles).to(device)
+
+    def example_losses(self, outputs, batch):
+        logits = outputs[:, -4:].transpose(1, 2)
+        return F.cross_entropy(logits, batch.targets, reduction="none").mean(dim=1, keepdim=True)
+
+
+LOOKUP_SIZES = {
+    "n_layers": 2, "n_heads": 2, "d_model": 16, "d_head": 8, "d_mlp": 32, "n_ctx": 13,
+    "d_vocab": 13, "d_vocab_out": 13, "act_fn": "gelu_new",
+    "normalization_type": "LN",
+}  # fmt: skip
+
+
+def hooked_model(**sizes):
+    return randomize(stock_transformer(**{**LOOKUP_SIZES, "seed": 0, "device": "cpu", **sizes}))
+
+
+FAMILIES = ["gpt2", "llama", "qwen2", "gemma"]
+
+
+def untrained_bridge(family, folder):
+    """An untrained model of two layers of four heads, with keys that queries share."""
+    tokenizer = sentence_tokenizer()
+    sizes = {
+        "vocab_size": len(tokenizer), "hidden_size": 32, "num_hidden_layers": 2,
+        "num_attention_heads": 4, "intermediate_size": 64, "max_position_embeddings": 64,
+    }  # fmt: skip
+    configs = {
+        "gpt2": lambda: transformers.GPT2Config(
+            vocab_size=len(tokenizer), n_embd=32, n_layer=2, n_head=4, n_positions=64
+        ),
+        "llama": lambda: transformers.LlamaConfig(**sizes, num_key_value_heads=2),
+        "qwen2": lambda: transformers.Qwen2Config(**sizes, num_key_value_heads=2),
+        "gemma": lambda: transformers.GemmaConfig(**sizes, num_key_value_heads=1, head_dim=8),
+    }
+    return bridge_of_config(configs[family](), tokenizer, folder)
+
+
+def bridge_of_config(config, tokenizer, folder, kind=transformers.AutoModelForCausalLM):
+    """A bridge to a model of Hugging Face with random weights, large enough to matter."""
+    torch.manual_seed(0)
+    model = kind.from_config(config)
+    for parameter in model.parameters():
+        if parameter.ndim > 1:
+            torch.nn.init.normal_(parameter, std=0.3)
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return TransformerBridge.boot_transformers(str(folder), device="cpu").eval()

@@ -1,0 +1,52 @@
+"""Runs with hooks that are set by hand, one a head, and their losses."""
+
+import torch
+
+from retrieval_interp.circuits.mechanisms import Positions
+from retrieval_interp.circuits.paths import Mask
+
+# Sequence order of the roles when D = 2: a source may not come after its destination.
+ORDER = {3: 0, 4: 1, 1: 2, 2: 3, 0: 4}
+PATHS = [(dest, src) for dest in range(5) for src in range(5) if ORDER[src] <= ORDER[dest]]
+
+
+def hooks_left(model):
+    return sum(
+        len(point.fwd_hooks) + len(point._forward_hooks) for point in model.hook_dict.values()
+    )
+
+
+def naive_outputs(model, circuit, batch):
+    """One plain hook a head, set by hand."""
+    hooks = []
+    for (layer, head), mechanism in circuit.mechanisms.items():
+
+        def replace(old, hook, head=head, mechanism=mechanism):
+            new = old.clone()
+            if mechanism.kind == "cut":
+                for example in range(len(batch)):
+                    for chain in batch.roles[example].tolist():
+                        for path in mechanism.paths:
+                            new[example, head, chain[path.dest], chain[path.src]] = 0
+            else:
+                new[:, head] = mechanism.pattern(Positions.of(batch, Mask()))
+            return new
+
+        hooks.append((f"blocks.{layer}.attn.hook_pattern", replace))
+    return model.run_with_hooks(batch.inputs, fwd_hooks=hooks)
+
+
+def naive_losses(model, task, circuit, batch):
+    """The MSE of every example."""
+    with torch.no_grad():
+        outputs = naive_outputs(model, circuit, batch)
+    errors = [
+        (outputs[example, task.n_positions - task.chains + query] - batch.targets[example, query])
+        for example in range(len(batch))
+        for query in range(task.chains)
+    ]
+    return torch.stack(errors).pow(2).view(len(batch), -1).mean(1)
+
+
+def naive_mse(model, task, circuit, batch):
+    return float(naive_losses(model, task, circuit, batch).mean())
