@@ -361,8 +361,9 @@ CLAIMS = {
         "near perfect, for D up to 5 in equations",
         _in_words,
         f"reproduced if every accuracy is at least {NEAR_PERFECT:.0%}",
-        "models of 135 and 270 million parameters do little better than guessing; large ones, "
-        "which the claim is about, were not asked",
+        "models of 135 and 270 million parameters do little better than guessing; one of 494 "
+        "million follows one step in a chat, and no more; large ones, which the claim is about, "
+        "were not asked",
     ),
     "C2": Claim("depth is at least log3(2D)", "section 5, appendix B", "proof", _depth),
     "C3": Claim(
