@@ -132,7 +132,7 @@ def test_what_the_model_needs_is_found_though_no_circuit_holds():
 class NearlyOneHot(WithPaths):
     """Nine tenths of a one-hot head."""
 
-    kind = "nearly-one-hot"
+    kind = "softened"
     follows_paths = True
 
     def pattern(self, positions):
