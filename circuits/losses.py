@@ -136,6 +136,7 @@ class Scorer:
         if circuit == self.base_circuit:
             return accepts(self.base_losses)
         self._check(circuit)
+        self._use_hooks_if_needed(circuit)
         run = self.runs.base(circuit, self.base_run)
         losses = self._losses(self.runs.outputs(circuit, run))
         accepted = accepts(losses)
@@ -154,6 +155,7 @@ class Scorer:
     def losses(self, circuit: Circuit) -> Float[Tensor, "batch target"]:
         """Return the loss of each example and asked symbol, with a circuit in place."""
         self._check(circuit)
+        self._use_hooks_if_needed(circuit)
         return self._losses(self.runs.outputs(circuit, self.base_run))
 
     def losses_by_example(self, circuit: Circuit) -> Float[Tensor, " batch"]:
@@ -171,6 +173,9 @@ class Scorer:
             self.positions[head.layer].check(mechanism.paths, f"{head}: ", circuit.role_names)
         if circuit.is_patched and self.batch.counterfactual_attention is None:
             raise InputError("circuit: expected a batch with a counterfactual, found one without")
+
+    def _use_hooks_if_needed(self, circuit: Circuit) -> None:
+        """Go over to hook runs for good if role runs cannot run a circuit."""
         if self.runs.are_cheap and not RoleRuns.can_run(circuit):
             self.runs = make_hook_runs(self.model, self.batch, self.task)
             self.free_base_run()

@@ -255,7 +255,6 @@ def test_a_scan_in_bounded_time(monkeypatch, undocumented):
     assert not found.finished and not found.circuit.mechanisms and not found.tried
     assert all(math.isnan(row.change.loss) for row in found.heads)
     assert "none was tried" in scan_verdict(found)
-    assert scan_view(found, equations.model).html.count('class="untried"') == 6
     found = scanned(8.5)
     assert not found.finished and 0 < len(found.tried) < 6
     measured = [row for row in found.heads if not math.isnan(row.change.loss)]

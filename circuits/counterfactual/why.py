@@ -87,18 +87,19 @@ def why(
         task, question = _task(model, what, answer, wrong, place, counterfactual), None
     metric_task = MetricTask(task, metric)
     make = counterfactual if callable(counterfactual) else None
-    drawn = draw_prompts(model, task, 2 * examples, seed, "discovery", make)
+    prompts, counterfactuals = draw_prompts(model, task, 2 * examples, seed, "discovery", make)
     held_out = draw_prompts(model, task, examples, seed, "test", make)
-    deciding, fresh, half = drawn[0], None, (len(drawn[0]) + 1) // 2
+    half = (len(prompts) + 1) // 2
+    deciding, fresh = prompts, None
     if half >= _LEAST_DECIDING and question is None:
-        deciding, fresh = deciding[:half], deciding[half:]
+        deciding, fresh = prompts[:half], prompts[half:]
     with measuring(model):
         search = KeepSearch(
             model,
             metric_task,
             deciding,
             fresh,
-            counterfactual=drawn[1][: len(deciding)],
+            counterfactual=counterfactuals[: len(deciding)],
             keep=keep,
             upto=upto,
             patch=patch,
