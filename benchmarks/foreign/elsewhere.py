@@ -9,7 +9,7 @@ clear*; a search that finds nothing promises nothing.
 
 import argparse
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from retrieval_interp.circuits import Circuit
 from retrieval_interp.circuits.tolerance import constant_losses
 
 sys.path.append(str(Path(__file__).resolve().parent.parent))
-from measure import Rows, benchmark, timed
+from measure import benchmark, timed
 
 from tests.built_by_hand import DrawnTask
 
@@ -87,10 +87,10 @@ def command(tasks: list[Foreign]) -> Callable[..., None]:
     @benchmark(
         {"examples": 32, "tested": 64}, path="", models=[], examples=512, tested=2000, time=0
     )
-    def run(options: argparse.Namespace) -> Rows:
-        more = {"time": options.time or None}
-        chosen = [task for task in tasks if task.title in options.models or not options.models]
-        sizes = options.examples, options.tested
-        return [row(task.model(Path(options.path)), task, *sizes, **more) for task in chosen]
+    def run(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+        for task in tasks:
+            if task.title in options.models or not options.models:
+                model, time = task.model(Path(options.path)), options.time or None
+                yield row(model, task, options.examples, options.tested, time=time)
 
     return run
