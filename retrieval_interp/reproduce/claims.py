@@ -53,18 +53,16 @@ class ClaimRow(NamedTuple):
         return "; ".join(self.commands)
 
 
-class Answer(NamedTuple):
-    """Our numbers in words, and the conditions of a claim: None if one cannot be decided."""
+Answer = tuple[str, bool]  # our numbers in words, and whether they are as claimed
 
-    ours: str
-    conditions: Mapping[str, bool | None]
 
-    def row(self, run: str, scale: str, *commands: str, smaller: bool = False) -> ClaimRow:
-        """The row of a run."""
-        verdict: Verdict = "reproduced at smaller scale" if smaller else "reproduced"
-        if not all(self.conditions.values()):
-            verdict = "not reproduced"
-        return ClaimRow(run, scale, commands, self.ours, verdict)
+def judged_row(
+    answer: Answer, run: str, scale: str, *commands: str, smaller: bool = False
+) -> ClaimRow:
+    """The row of a run with numbers."""
+    ours, as_claimed = answer
+    reproduced: Verdict = "reproduced at smaller scale" if smaller else "reproduced"
+    return ClaimRow(run, scale, commands, ours, reproduced if as_claimed else "not reproduced")
 
 
 class Claim(NamedTuple):
@@ -102,26 +100,22 @@ def _in_words(evidence: Evidence) -> Iterator[ClaimRow]:
             values = ", ".join(f"{row.accuracy:.0%} +- {row.stderr:.0%}" for row in same)
             of = f"{formulation} D = {steps}" if steps else formulation
             sentences.append(f"{of}: {values} (chance {same[0].chance:.0%})")
-        holds = {"solved": all(row.accuracy >= NEAR_PERFECT for row in rows)}
-        answer = Answer("; ".join(sentences), holds)
+        solved = all(row.accuracy >= NEAR_PERFECT for row in rows)
         least, most = (f(row.questions for row in rows) for f in (min, max))
-        scale = f"{least} to {most}" if least < most else f"{most}"
+        scale = f"{f'{least} to ' * (least < most)}{most} questions each (500)"
         commands = dict.fromkeys(row.command or made_by for row in rows)
-        scale += " questions each (500)"
-        yield answer.row(asked, scale, *commands, smaller=True)
+        yield judged_row(("; ".join(sentences), solved), asked, scale, *commands, smaller=True)
 
 
 def _depth(_: Evidence) -> Iterator[ClaimRow]:
-    causal, unmasked = ([least_depth(d, causal) for d in range(1, 17)] for causal in (True, False))
     holds = all(
-        causal_depth(d) == exact >= least >= paper_bound(d)
-        for d, exact, least in zip(range(1, 17), causal, unmasked)
+        causal_depth(d) == least_depth(d, True) >= least_depth(d, False) >= paper_bound(d)
+        for d in range(1, 17)
     )
     depths = (f"D = {d}: bound {paper_bound(d)}, least {causal_depth(d)}" for d in (1, 3, 4, 16))
-    sharper = "; ".join(depths)
-    ours = f"holds for D = 1..16, and is not tight: {sharper} with the causal mask"
+    ours = f"holds for D = 1..16, and is not tight: {'; '.join(depths)} with the causal mask"
     command, proofs = f"{MODULE} bound --steps 1 3 4 16", "proofs in docs/depth.md"
-    yield Answer(ours, {"holds": holds}).row("simulated for D = 1..16", proofs, command)
+    yield judged_row((ours, holds), "simulated for D = 1..16", proofs, command)
 
 
 def _of_grid(name: str, say: Callable[[Summary], Answer], evidence: Evidence) -> Iterator[ClaimRow]:
@@ -130,7 +124,7 @@ def _of_grid(name: str, say: Callable[[Summary], Answer], evidence: Evidence) ->
         command = f"{MODULE} sweep --grid {name} --out {evidence.runs / name}"
         yield ClaimRow(PAPER_SCALE, "", (command,))
     for summary, command in summaries:
-        answer, recipe = say(summary), summary["recipe"]
+        recipe = summary["recipe"]
         task, model = recipe["task"], recipe["model"]
         whole = summary["scale"] == "full" and summary["finished"] == summary["cells"]
         scale = (
@@ -139,17 +133,16 @@ def _of_grid(name: str, say: Callable[[Summary], Answer], evidence: Evidence) ->
             f"heads {model['heads']}, MLPs {'on' if model['mlp'] else 'off'}, base {task['base']:g}"
         )
         run, scale = (PAPER_SCALE, "") if whole else (summary["scale"], scale)
-        yield answer.row(run, scale, command, smaller=not whole)
+        yield judged_row(say(summary), run, scale, command, smaller=not whole)
 
 
 def _nothing_learned(summary: Summary) -> Answer:
-    return Answer(above_text(summary), {"all above": summary["share_above_0.7"] == 1.0})
+    return above_text(summary), summary["share_above_0.7"] == 1.0
 
 
 def _in_order(summary: Summary) -> Answer:
     order = summary["order"]
-    held = {"some in order": order["held"] > 0, "none out of order": not order["broken"]}
-    return Answer(order_text(order), held)
+    return order_text(order), order["held"] > 0 and not order["broken"]
 
 
 def _later_needs_depth(summary: Summary) -> Answer:
@@ -162,12 +155,9 @@ def _later_needs_depth(summary: Summary) -> Answer:
         f"{name} {'at no depth' if layers == math.inf else f'from {layers} layers'}"
         for name, layers in zip(summary["asked"], least)
     )
-    conditions = {
-        "later places need no fewer layers": least == sorted(least),
-        "some need more": len(set(least)) > 1,
-        "at least two are learned": sum(layers < math.inf for layers in least) > 1,
-    }
-    return Answer(f"mean partial loss below 0.5: {from_layers}", conditions)
+    learned = [layers for layers in least if layers < math.inf]
+    deeper = least == sorted(least) and len(set(least)) > 1 and len(learned) > 1
+    return f"mean partial loss below 0.5: {from_layers}", deeper
 
 
 def _of_models(
@@ -187,7 +177,7 @@ def _of_models(
         scale, smaller = _model_scale(recipe, PAPER["transformer-a" if name == "small" else name])
         command = f"{MODULE}.train --preset {name}" if trains else trained.circuit_command
         run = f"{name}, heads tried alone" if how else name
-        yield say(trained).row(run, scale, command, smaller=smaller)
+        yield judged_row(say(trained), run, scale, command, smaller=smaller)
 
 
 def _model_scale(recipe: Recipe, papers: Recipe) -> tuple[str, bool]:
@@ -206,20 +196,16 @@ def _fresh_loss(trained: Trained, bound: float) -> Answer:
     ours = f"{fresh:.4f} +- {error:.4f} on {LOSS_EXAMPLES} fresh examples"
     if "validation_loss" in record:
         ours += f", {record['validation_loss']:.4f} recorded at step {record.get('step')}"
-    return Answer(ours, {"learned": fresh <= bound})
+    return ours, fresh <= bound
 
 
 def _sufficient(trained: Trained) -> Answer:
     mechanisms, config = trained.circuit.mechanisms, trained.checkpoint.config
     loss, heads = trained.worth.combined_loss, config.layers * config.heads
-    kinds = sorted({mechanism.kind for mechanism in mechanisms.values()})
-    conditions = {
-        "holds": loss < paper.SUFFICIENT,
-        "all heads are replaced": len(mechanisms) == heads,
-        "as in the paper": set(kinds) <= {"uniform", "identity", "one-hot"},
-    }
-    replaced = f"{len(mechanisms)} of {heads} heads replaced ({', '.join(kinds)})"
-    return Answer(f"{loss:.4f} with {replaced}", conditions)
+    kinds = {mechanism.kind for mechanism in mechanisms.values()}
+    all_as_in_paper = len(mechanisms) == heads and kinds <= {"uniform", "identity", "one-hot"}
+    replaced = f"{len(mechanisms)} of {heads} heads replaced ({', '.join(sorted(kinds))})"
+    return f"{loss:.4f} with {replaced}", loss < paper.SUFFICIENT and all_as_in_paper
 
 
 def costs_of_paths(worth: Worth) -> Answer:
@@ -228,11 +214,8 @@ def costs_of_paths(worth: Worth) -> Answer:
     later = {path: cost for path, cost in worth.ablated.items() if path.head.layer > first}
     inside = [path for path, cost in later.items() if _inside(cost, paper.PATHS)]
     cheap = [path for path, cost in later.items() if round(cost, 2) < paper.PATHS[0]]
-    conditions = {
-        "holds": worth.combined_loss < paper.SUFFICIENT,
-        "first useful layer": _inside(worth.first_uniform, paper.FIRST_LAYER),
-        "later layers": 0 < len(inside) == len(later),
-    }
+    holds = worth.combined_loss < paper.SUFFICIENT
+    as_in_paper = _inside(worth.first_uniform, paper.FIRST_LAYER) and 0 < len(inside) == len(later)
     ours = (
         f"{worth.combined_loss:.2f} with the circuit, {worth.first_uniform:.2f} with the first "
         f"useful layer (L{first}) uniform; {len(inside)} of {len(later)} later paths inside, "
@@ -240,7 +223,7 @@ def costs_of_paths(worth: Worth) -> Answer:
     )
     if worth.together:
         ours += f"; paths removed from all their heads: {_costs(worth.together)}"
-    return Answer(ours, conditions)
+    return ours, holds and as_in_paper
 
 
 def _costs(costs: Mapping[Any, float]) -> str:
@@ -258,15 +241,14 @@ def _useful_heads(trained: Trained) -> Answer:
     joins = any(joins_pair(path.path) for path in circuit.every_path() if path.head == first)
     does = f"the first {'joins' if joins else 'does not join'} pairs"
     does = does if first in circuit.mechanisms else f"{first} is not identified"
-    conditions = {"joins": joins, "as many": least <= useful <= paper.HEADS}
-    return Answer(f"{useful} useful heads (least possible {least}), {does}", conditions)
+    ours = f"{useful} useful heads (least possible {least}), {does}"
+    return ours, joins and least <= useful <= paper.HEADS
 
 
 def _learned_with_circuit(trained: Trained) -> Answer:
-    ours, conditions = _fresh_loss(trained, paper.D_LEARNED)
+    ours, learned = _fresh_loss(trained, paper.D_LEARNED)
     loss = trained.worth.combined_loss
-    ours += f"; {loss:.4f} with the circuit"
-    return Answer(ours, {**conditions, "holds": loss <= paper.D_SUFFICIENT})
+    return f"{ours}; {loss:.4f} with the circuit", learned and loss <= paper.D_SUFFICIENT
 
 
 def _of_series(evidence: Evidence) -> Iterator[ClaimRow]:
@@ -278,7 +260,7 @@ def _of_series(evidence: Evidence) -> Iterator[ClaimRow]:
             yield ClaimRow(name, scale, (command,))
         else:
             series, command = measured
-            yield heads_emerge(series).row(name, scale, command, smaller=smaller)
+            yield judged_row(heads_emerge(series), name, scale, command, smaller=smaller)
 
 
 def heads_emerge(series: Series) -> Answer:
@@ -293,7 +275,7 @@ def heads_emerge(series: Series) -> Answer:
     ]
     routes = ", ".join(f"{name} at {step}" for name, step in _arrivals(series, passed).items())
     ours.append(f"By any route the query can have {routes or 'none'}")
-    return Answer(". ".join(ours), {name: holds for name, (holds, _) in conditions.items()})
+    return ". ".join(ours), all(holds for holds, _ in conditions.values())
 
 
 def _conditions(series: Series, passed: Passed) -> dict[str, tuple[bool | None, str]]:
