@@ -216,10 +216,10 @@ class Workbench:
 
     def drawing(self) -> str:
         """Draw the current circuit as SVG, with its scores if they have been taken."""
-        n_layers, task, order = self.model.cfg.n_layers, self.task, self.order
+        n_layers, task, batch = self.model.cfg.n_layers, self.task, self.batch
         if self.scored is not None:
-            return score_drawing(self.scored, n_layers, task, order, self.batch)
-        return draw_circuit(self.circuit, n_layers, order, task=task, batch=self.batch)
+            return score_drawing(self.scored, n_layers, task, batch)
+        return draw_circuit(self.circuit, n_layers, task=task, batch=batch)
 
     def suppose(self, *lines: str | Circuit) -> View:
         """Change what some heads do, and measure the mean loss with the whole circuit in place.
@@ -438,7 +438,7 @@ class Workbench:
         if not self.circuit.mechanisms:
             note = "Nothing is supposed yet: these are the intact model's numbers."
         title = f"Circuit of {self.name}"
-        return score_view(score, self.model, self.task, self.order, self.batch, title, note)
+        return score_view(score, self.model, self.task, self.batch, title, note)
 
     def take_score(self, score: CircuitScore, controls: int = 20) -> None:
         """Store a score, which is shown as long as its circuit is the current one."""

@@ -90,7 +90,7 @@ def page_state(bench: Workbench, selected: Selection) -> dict[str, Any]:
     ]
     scored = None
     if bench.scored is not None:
-        scored = score_parts(bench.scored, bench.model, task, bench.order, bench.batch)
+        scored = score_parts(bench.scored, bench.model, task, bench.batch)
     return {
         "description": describe(bench.model, task)
         if bench.question
@@ -286,7 +286,7 @@ class Exploring:
             self.later(self._measure)
 
     def _show(self) -> None:
-        self.html = str(render("explorer.html", explorer=self, bench=self.bench, page=self.page))
+        self.html = render("explorer.html", explorer=self, bench=self.bench, page=self.page)
         self.publish(self.html)
 
     def _select(self, asked: dict[str, Any]) -> None:

@@ -1,7 +1,6 @@
 """Views, and HTML from the templates in this folder.
 
-Templates escape everything they are given; only a `Markup`, such as `render` returns, goes through
-as it is, so that templates can be nested.
+Templates escape everything they are given, except for HTML that is a `Markup`.
 """
 
 import re
@@ -44,10 +43,6 @@ class View:
     text: str
     data: Any = None
 
-    def __post_init__(self) -> None:
-        # Plain text, so that adding to it escapes nothing.
-        object.__setattr__(self, "html", str(self.html))
-
     def _repr_html_(self) -> str:
         return f'<style>\n{asset("style.css")}</style>\n<div class="ri">{self.html}</div>'
 
@@ -61,9 +56,9 @@ class View:
         return path
 
 
-def render(template: str, **values: Any) -> Markup:
+def render(template: str, **values: Any) -> str:
     """Fill in a template."""
-    return Markup(_environment().get_template(template).render(values))
+    return _environment().get_template(template).render(values)
 
 
 def record_rows(record: Mapping[str, Any]) -> list[tuple[str, str]]:

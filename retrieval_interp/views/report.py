@@ -54,12 +54,12 @@ def render_report(
         "tolerance": f"{score.loss_name} below {score.tolerance:g}",
         "trained": re.sub(r'[{}"]', "", json.dumps(training)).replace("_", " "),
     }
-    page = render(
+    return render(
         "report.html",
         title=f"Circuit of {name}",
         task_words=task_words(model, task, batch),
         sequence=example_sequence(model, task, batch, order),
-        parts=score_parts(score, model, task, order, batch),
+        parts=score_parts(score, model, task, batch),
         beside=beside,
         maps=Markup(role_maps(attention, task, order, paths).html),
         shown=shown,
@@ -68,45 +68,30 @@ def render_report(
         json=score.circuit.to_json(),
         record=record_rows(record),
     )
-    return str(page)
 
 
 def score_view(
-    score: CircuitScore,
-    model: HookedModel,
-    task: Task,
-    order: Sequence[int],
-    batch: Batch,
-    title: str,
-    note: str = "",
+    score: CircuitScore, model: HookedModel, task: Task, batch: Batch, title: str, note: str = ""
 ) -> View:
     """Show a score with its verdict, or with `note` in its place; notebooks draw it."""
     width = terminal_width(piped=0) or None
     prose = wrapped(note or score_text.verdict(score, task), width or 80)
     text = "\n".join([score_text.score_table(score, task, width), *prose])
-    parts = score_parts(score, model, task, order, batch)
+    parts = score_parts(score, model, task, batch)
     return View(title, render("scored.html", parts=parts, note=note), text, score)
 
 
-def score_drawing(
-    score: CircuitScore, n_layers: int, task: Task, order: Sequence[int], batch: Batch
-) -> str:
+def score_drawing(score: CircuitScore, n_layers: int, task: Task, batch: Batch) -> str:
     """Draw a scored circuit as SVG: what each path is worth, and which heads it enables."""
     losses = {row.path: row.removed_loss for row in score.paths}
-    intact, uninformed = score.baseline_loss, score.uninformed_loss
+    arrows = worth_of_paths(losses, score.baseline_loss, score.uninformed_loss, task.loss_name)
     return draw_circuit(
-        score.circuit,
-        n_layers,
-        order,
-        task=task,
-        batch=batch,
-        enables=score.enables,
-        arrows=worth_of_paths(losses, intact, uninformed, task.loss_name),
+        score.circuit, n_layers, task=task, batch=batch, enables=score.enables, arrows=arrows
     )
 
 
 def score_parts(
-    score: CircuitScore, model: HookedModel, task: Task, order: Sequence[int], batch: Batch
+    score: CircuitScore, model: HookedModel, task: Task, batch: Batch
 ) -> dict[str, Any]:
     """Collect what the macros of `score.html` show."""
     n_layers, sentences = model.cfg.n_layers, [score_text.verdict(score, task)]
@@ -119,7 +104,7 @@ def score_parts(
         "mechanisms": score_text.mechanism_words(row.mechanism for row in score.heads),
         "verdict": " ".join(sentences),
         "good": score.minimal and len(score.circuit.mechanisms) == len(score.heads),
-        "drawing": Markup(score_drawing(score, n_layers, task, order, batch)),
+        "drawing": Markup(score_drawing(score, n_layers, task, batch)),
         "losses": score_text.loss_lines(score),
         "heads": score_text.head_table(score),
         "paths": score_text.path_table(score, task),

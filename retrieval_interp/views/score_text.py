@@ -38,11 +38,8 @@ def _fields(row: Any, keys: str) -> JsonRow:
 
 
 def _path_rows(score: CircuitScore, task: Task | None) -> dict[str, list[JsonRow]]:
-    return {
-        "paths": [_path_row(row, score, task) for row in score.paths],
-        "enabling": [_path_row(row, score, task) for row in score.enabling],
-        "redundant": [_redundant_row(row, score, task) for row in score.redundant],
-    }
+    kinds = {"paths": score.paths, "enabling": score.enabling, "redundant": score.redundant}
+    return {kind: [_path_row(row, score, task) for row in rows] for kind, rows in kinds.items()}
 
 
 _NEEDED = {
@@ -52,50 +49,44 @@ _NEEDED = {
 }
 
 
-def _path_row(row: LivePathScore, score: CircuitScore, task: Task | None) -> JsonRow:
-    names = score.circuit.role_names
-    data = _place(row.path, names) | _fields(row, "attention")
-    data |= _live(row, row.path, score, task)
+def _path_row(
+    row: LivePathScore | RedundantScore, score: CircuitScore, task: Task | None
+) -> JsonRow:
+    """Say what a path is worth and does, or a set of paths of which one is needed."""
+    names, does = score.circuit.role_names, serves(row.enables, score.circuit.role_names)
+    path = row.paths[0] if isinstance(row, RedundantScore) else row.path
+    data = {
+        "name": path.text(names),
+        "meaning": task.path_label(*path.path) if task else "",
+        **_fields(row, "live_loss live_se needed"),
+        "enables": _enabled_rows(row.enables, names),
+    }
+    if isinstance(row, RedundantScore):
+        data |= _fields(row, "left_losses one_suffices")
+        data |= {"name": row.text(names), "paths": [path.text(names) for path in row.paths]}
+        return data | {"does": "; ".join([_which_suffice(row, score), *does])}
+    data |= _place(path, names) | _fields(row, "attention")
     if isinstance(row, PathScore):
         # In a circuit that does not work, leaving out any path gives a high loss.
-        carries = score.sufficient and row.path not in score.spared
+        carries = score.sufficient and path not in score.spared
         data |= _fields(row, "removed_loss se") | {"carries": carries}
-    does = serves(row.enables, names)
-    if data.get("carries"):
-        does = ["carries", *does]
+        does = ["carries", *does] if carries else does
     if not does and score.reachable:
         does = [_NEEDED[row.needed]]
     return data | {"does": "; ".join(does)}
 
 
-def _redundant_row(row: RedundantScore, score: CircuitScore, task: Task | None) -> JsonRow:
-    names = score.circuit.role_names
-    data = _live(row, row.paths[0], score, task) | _fields(row, "left_losses one_suffices")
+def _which_suffice(row: RedundantScore, score: CircuitScore) -> str:
+    """Say whether any of some paths suffices, and what each does alone."""
     if row.one_suffices:
-        sets = interchangeable(score.circuit.redundant, names)
+        sets = interchangeable(score.circuit.redundant, score.circuit.role_names)
         suffices = next(text for text, paths in sets.items() if set(row.paths) <= set(paths))
     elif row.needed is None or None in row.suffice:
         suffices = "not clear on these examples whether any one suffices"
     else:
         suffices = "not any one suffices" if row.needed else "none is needed on these examples"
     alone = ", ".join(f"{path.head} {loss:.4f}" for path, loss in zip(row.paths, row.left_losses))
-    return data | {
-        "name": row.text(names),
-        "paths": [path.text(names) for path in row.paths],
-        "does": "; ".join([f"{suffices} (one left: {alone})", *serves(row.enables, names)]),
-    }
-
-
-def _live(
-    row: LivePathScore | RedundantScore, path: HeadPath, score: CircuitScore, task: Task | None
-) -> JsonRow:
-    names = score.circuit.role_names
-    return {
-        "name": path.text(names),
-        "meaning": task.path_label(*path.path) if task else "",
-        **_fields(row, "live_loss live_se needed"),
-        "enables": _enabled_rows(row.enables, names),
-    }
+    return f"{suffices} (one left: {alone})"
 
 
 def _enabled_rows(enables: Sequence[Enabled], names: Sequence[str]) -> list[JsonRow]:
