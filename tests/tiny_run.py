@@ -72,8 +72,8 @@ def log_data() -> list[Any]:
 GRID = make_grid("section7-ic", "smoke")
 
 
-def job(folder, cell):
-    return Job(cell.name, GRID.cell_recipe(cell), folder, "cpu", 1, compile=False)
+def job(folder, name):
+    return Job(name, GRID.cells[name], folder, "cpu", 1, compile=False)
 
 
 def command(*arguments):

@@ -34,7 +34,7 @@ from retrieval_interp.config import Recipe
 from retrieval_interp.emergence.series import in_order, loss_crossings
 from retrieval_interp.storage import files
 from retrieval_interp.storage.checkpoint import read_metrics, read_tensors
-from retrieval_interp.sweep.grid import Cell, Grid
+from retrieval_interp.sweep.grid import Grid
 from retrieval_interp.tasks.messages import InputError
 from retrieval_interp.tasks.structured import from_json, to_data
 from retrieval_interp.training import keep_freed_memory, train_model
@@ -143,24 +143,24 @@ def lock_sweep(path: Path, grid: Grid) -> BaseFileLock:
 def jobs_left(path: Path, grid: Grid, device: str, threads: int) -> list[Job]:
     """Return the cells to run; tidy finished ones, in case a sweep was killed before it did."""
     finished, jobs = read_results(path, grid), list[Job]()
-    for cell in grid.cells:
-        folder, recipe = path / "cells" / cell.name, grid.cell_recipe(cell)
-        if cell in finished:
+    for name, recipe in grid.cells.items():
+        folder = path / "cells" / name
+        if name in finished:
             tidy(folder)
         else:
-            jobs.append(Job(cell.name, recipe, folder, device, threads, grid.compile))
+            jobs.append(Job(name, recipe, folder, device, threads, grid.compile))
     return jobs
 
 
-def read_results(path: Path, grid: Grid) -> dict[Cell, dict[str, Any]]:
-    """Read the results of a sweep's finished cells, as JSON data (paper, section 7.2).
+def read_results(path: Path, grid: Grid) -> dict[str, dict[str, Any]]:
+    """Read the results of a sweep's finished cells by name, as JSON data (paper, section 7.2).
 
     These are the final validation loss and partial losses, the first step at which each partial
     loss is below 0.5, and whether these steps come in the order x_1, x_2, ...
     """
     results = {}
-    for cell in grid.cells:
-        folder, recipe = path / "cells" / cell.name, grid.cell_recipe(cell)
+    for name, recipe in grid.cells.items():
+        folder = path / "cells" / name
         last = folder / f"checkpoints/step-{recipe.steps:06d}.safetensors"
         if not last.exists():
             continue
@@ -172,8 +172,8 @@ def read_results(path: Path, grid: Grid) -> dict[Cell, dict[str, Any]]:
             )
         rows = [(row["step"], row["partial_losses"]) for row in read_metrics(folder)]
         below = loss_crossings(recipe.task, rows)
-        results[cell] = {
-            "cell": cell.name,
+        results[name] = {
+            "cell": name,
             **{key: value for key, value in record.items() if key != "recipe"},
             "below_half": [crossing and crossing.step for crossing in below.values()],
             "order_held": in_order(below, recipe.task.steps_between),

@@ -4,7 +4,7 @@ from statistics import fmean, median
 from typing import Any
 
 from retrieval_interp.storage.files import provenance
-from retrieval_interp.sweep.grid import Cell, Grid
+from retrieval_interp.sweep.grid import Grid
 from retrieval_interp.tasks.structured import to_data
 from retrieval_interp.views.tables import text_table, wrapped
 
@@ -13,10 +13,11 @@ Result = dict[str, Any]
 
 
 def summarize(
-    grid: Grid, results: dict[Cell, Result], failed: dict[str, str], command: str
+    grid: Grid, results: dict[str, Result], failed: dict[str, str], command: str
 ) -> dict[str, Any]:
     """Return the numbers of a grid as JSON data; `failed` says why cells failed, by name."""
     rows, asked = list(results.values()), grid.recipe.task.asked
+    layers = {name: recipe.model.layers for name, recipe in grid.cells.items()}
     losses = [row["validation_loss"] for row in rows]
     order = {  # whether the partial losses fell in the order x_1, x_2, ..., in how many runs
         "held": sum(row["order_held"] is True for row in rows),
@@ -32,8 +33,8 @@ def summarize(
         "failed": failed,
         "share_above_0.7": fmean(loss > UNLEARNED for loss in losses) if losses else None,
         "depths": [
-            _depth(layers, [row for cell, row in results.items() if cell.layers == layers])
-            for layers in sorted({cell.layers for cell in results})
+            _depth(depth, [row for name, row in results.items() if layers[name] == depth])
+            for depth in sorted({layers[name] for name in results})
         ],
         "order": order if len(asked) > 1 else None,
         "seconds": sum(row["seconds"] for row in rows),

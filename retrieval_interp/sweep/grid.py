@@ -4,7 +4,8 @@ docs/reproduction.md says what the small scales can show and what they cannot.
 """
 
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, NamedTuple
+from itertools import product
+from typing import Any, Literal
 
 from retrieval_interp.config import Recipe
 from retrieval_interp.presets import PRESETS
@@ -61,17 +62,6 @@ SCALES: dict[str, Scale] = {
 }
 
 
-class Cell(NamedTuple):
-    """One run of a grid."""
-
-    layers: int
-    seed: int
-
-    @property
-    def name(self) -> str:
-        return f"layers-{self.layers}-seed-{self.seed}"
-
-
 @dataclass(frozen=True, kw_only=True)
 class Grid:
     """One of the paper's two depth experiments at a scale, as grid.json holds it."""
@@ -85,15 +75,13 @@ class Grid:
     recipe: Recipe  # of the first cell; the others differ only in layers and seed
 
     @property
-    def cells(self) -> tuple[Cell, ...]:
-        """Every cell, seed by seed, the deepest first, so that the last ones are short."""
-        depths = sorted(self.layers, reverse=True)
-        return tuple(Cell(layers, seed) for seed in self.seeds for layers in depths)
-
-    def cell_recipe(self, cell: Cell) -> Recipe:
-        """Return the recipe of a cell."""
-        model = replace(self.recipe.model, layers=cell.layers)
-        return replace(self.recipe, model=model, seed=cell.seed)
+    def cells(self) -> dict[str, Recipe]:
+        """The recipes of all cells, seed by seed, the deepest first: so the last ones are short."""
+        cells = dict[str, Recipe]()
+        for seed, layers in product(self.seeds, sorted(self.layers, reverse=True)):
+            model = replace(self.recipe.model, layers=layers)
+            cells[f"layers-{layers}-seed-{seed}"] = replace(self.recipe, model=model, seed=seed)
+        return cells
 
 
 def make_grid(name: str, scale: str) -> Grid:
