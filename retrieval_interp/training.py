@@ -119,39 +119,28 @@ def train_model(
     where = choose_device(device)
     folder = RunFolder(Path(out), recipe) if out is not None else None
     with closing(folder) if folder else nullcontext():
-        return _train(recipe, folder, where, compile, on_step)
+        run = _Run(recipe, where)
+        start, seconds = folder.restore(run.model, run.optimizer) if folder else (0, 0.0)
+        metrics = read_metrics(folder.path) if folder else []
+        if compile and start < recipe.steps:
+            run.compile()
+        record = run.record()
 
-
-def _train(
-    recipe: Recipe, folder: RunFolder | None, device: torch.device, compile: bool, on_step: OnStep
-) -> Trained:
-    """Take the steps of a recipe that are left, with log rows and checkpoints as it says."""
-    run = _Run(recipe, device)
-    start, seconds = folder.restore(run.model, run.optimizer) if folder else (0, 0.0)
-    metrics = read_metrics(folder.path) if folder else []
-    if compile and start < recipe.steps:
-        run.compile()
-    record = run.record()
-
-    clock = time.perf_counter() - seconds
-    for step in range(start, recipe.steps):
-        run.step(step)
-        done, row = step + 1, None
-        seconds = time.perf_counter() - clock
-        if done % recipe.log_every == 0 or done > recipe.steps - FINAL_STEPS:
-            row = run.log_row(step, seconds)
-            metrics.append(row)
-            if folder:
-                folder.log(row)
-        if folder and (done % recipe.checkpoint_every == 0 or done == recipe.steps):
-            result = record | _result(metrics, done)
-            folder.save(done, seconds, run.model, run.optimizer, result)
-        on_step(done, row)
-    return Trained(
-        model=run.hooked_model(),
-        record=record | _result(metrics, recipe.steps),
-        metrics=metrics,
-    )
+        clock = time.perf_counter() - seconds
+        for step in range(start, recipe.steps):
+            run.step(step)
+            done, row = step + 1, None
+            seconds = time.perf_counter() - clock
+            if done % recipe.log_every == 0 or done > recipe.steps - FINAL_STEPS:
+                row = run.log_row(step, seconds)
+                metrics.append(row)
+                if folder:
+                    folder.log(row)
+            if folder and (done % recipe.checkpoint_every == 0 or done == recipe.steps):
+                result = record | _result(metrics, done)
+                folder.save(done, seconds, run.model, run.optimizer, result)
+            on_step(done, row)
+        return Trained(run.hooked_model(), record | _result(metrics, recipe.steps), metrics)
 
 
 class _Run:

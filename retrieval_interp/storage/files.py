@@ -4,7 +4,7 @@ import json
 import math
 import os
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from datetime import datetime, timezone
 from importlib import metadata, resources
 from pathlib import Path
@@ -112,24 +112,16 @@ def lock_folder(path: Path, work: str) -> "BaseFileLock":
     return lock
 
 
-def check_same(wanted: Mapping[str, Any], old: Mapping[str, Any], path: Path, kind: str) -> None:
+def check_same(wanted: Any, old: Any, path: Path, kind: str, key: str = "") -> None:
     """Refuse to resume a run or sweep (`kind`) with other settings; name the first that differs."""
-    old = flatten(old)
-    for key, value in flatten(wanted).items():
-        if value != old.get(key):
-            raise InputError(
-                f"{path}: expected a {kind} with {key} = {value}, found one with {key} = "
-                f"{old.get(key)}; give another --out, or the same settings to resume"
-            )
-
-
-def flatten(data: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Flatten nested JSON data to one level, with keys such as `model.layers`."""
-    flat: dict[str, Any] = {}
-    for key, value in data.items():
-        key = prefix + key
-        flat |= flatten(value, f"{key}.") if isinstance(value, dict) else {key: value}
-    return flat
+    if isinstance(wanted, dict) and isinstance(old, dict):
+        for name, value in wanted.items():
+            check_same(value, old.get(name), path, kind, f"{key}.{name}" if key else name)
+    elif wanted != old:
+        raise InputError(
+            f"{path}: expected a {kind} with {key} = {wanted}, found one with {key} = {old}; give "
+            "another --out, or the same settings to resume"
+        )
 
 
 def read_text(path: Path, kind: str) -> str:
