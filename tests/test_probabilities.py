@@ -8,7 +8,8 @@ import pytest
 import torch
 
 import retrieval_interp as ri
-from retrieval_interp.llm.probabilities import Reader, expected_accuracy
+from retrieval_interp.circuits.hook_runs import ContinuedRuns
+from retrieval_interp.llm.probabilities import expected_accuracy, log_probabilities
 from retrieval_interp.tasks.words.prompts import FORMULATIONS
 from tests.models import FAMILIES, hooked_model, stock_transformer, untrained_bridge
 from tests.paper_prompts import answer_of
@@ -26,12 +27,12 @@ def model_of(kind, folder):
 @pytest.mark.parametrize("kind", [*FAMILIES, "hooked"])
 def test_all_tokens_of_an_answer_count_as_in_runs_of_the_whole(kind, tmp_path):
     model = model_of(kind, tmp_path)
-    reader, draw = Reader(model), random.Random(0)
+    runs, draw = ContinuedRuns(model), random.Random(0)
     prompt = [draw.randrange(10) for _ in range(8)]
     # Prompts that begin alike, one within another, and again; answers that begin alike, and not.
     for read in (prompt, [*prompt[:5], 1, 2, 3], prompt[:4], prompt[:4], [*prompt, 1]):
         for answers in (ANSWERS, ANSWERS[:2], ANSWERS[2:4], ANSWERS[3:4]):
-            logs = reader.log_probabilities(read, answers)
+            logs = log_probabilities(runs, read, answers)
             for answer, log in zip(answers, logs):
                 whole = model(torch.tensor([read + answer[:-1]]))[0].log_softmax(-1)
                 naive = sum(map(float, whole[range(len(read) - 1, len(whole)), answer]))

@@ -48,7 +48,7 @@ def main(argv: Sequence[str], prog: str = "retrieval-interp ablate") -> None:
     options = parse_options(AblateOptions, argv, prog)
     _check(options)
     with status("loading PyTorch and the model"):
-        from retrieval_interp.views.score_text import score_to_dict
+        from retrieval_interp.views.score_text import describe, score_to_dict
 
         model, task, training = _open(options)
     typed = f"{prog} {shlex.join(argv)}"
@@ -87,7 +87,19 @@ def main(argv: Sequence[str], prog: str = "retrieval-interp ablate") -> None:
             beside=remarks,
         )
         write_whole(options.report, page)
-    _print(options, model, task, score, remarks)
+    source = f"found on {options.examples} other examples, confirmed on as many more"
+    if options.circuit is not None:
+        source = f"read from {options.circuit}"
+    measured = f"measured on {options.examples} examples, seed {options.seed}"
+    say(f"{options.ckpt}: {describe(model, task)}")
+    say(f"circuit {source}; every {task.loss_name} is {measured}")
+    say(task.loss_meaning)
+    print(f"\n{ri.score_table(score, task, terminal_width())}")
+    for text in (ri.verdict(score, task), *remarks):
+        say(text)
+    if task.graph is not None and score.circuit.mechanisms:
+        say(ri.describe_flow(score.circuit, model.cfg.n_layers, model.cfg.n_heads))
+    tell_files(numbers=options.json, circuit=options.save_circuit, report=options.report)
 
 
 def _check(options: AblateOptions) -> None:
@@ -128,28 +140,3 @@ def _find_or_read(
     search = ri.Search(model, task, search_options)
     circuit = search.run(progress_bar)
     return circuit, [front] if (front := search.front_text()) else []
-
-
-def _print(
-    options: AblateOptions,
-    model: Any,
-    task: "ri.Task",
-    score: "ri.CircuitScore",
-    remarks: list[str],
-) -> None:
-    from retrieval_interp.views.score_text import describe
-
-    source = f"found on {options.examples} other examples, confirmed on as many more"
-    if options.circuit is not None:
-        source = f"read from {options.circuit}"
-    measured = f"measured on {options.examples} examples, seed {options.seed}"
-    say(f"{options.ckpt}: {describe(model, task)}")
-    say(f"circuit {source}; every {task.loss_name} is {measured}")
-    say(task.loss_meaning)
-    print(f"\n{ri.score_table(score, task, terminal_width())}")
-    say(ri.verdict(score, task))
-    for remark in remarks:
-        say(remark)
-    if task.graph is not None and score.circuit.mechanisms:
-        say(ri.describe_flow(score.circuit, model.cfg.n_layers, model.cfg.n_heads))
-    tell_files(numbers=options.json, circuit=options.save_circuit, report=options.report)

@@ -79,9 +79,11 @@ def main(argv: Sequence[str], prog: str = "retrieval-interp why") -> None:
         if texts:
             pairs = read_pairs(texts[0], _tokenizer(options.tokenizer, model), *texts[1:])
             task = ri.PairsTask(pairs, model.tokenizer)
+    if options.task == _NAMES:
+        task = ri.IndirectObjectTask(model.tokenizer)
     explanation = ri.why(
         model,
-        _prompt_or_task(options, model, task),
+        task if options.prompt is None else options.prompt,
         options.answer,
         options.wrong,
         counterfactual=options.counterfactual,
@@ -141,12 +143,3 @@ def _tokenizer(name: str | None, model: Any) -> Any:
             f"--tokenizer {name}: expected a folder or a name in the local cache, found none: "
             f"{error!s:.100}"
         ) from error
-
-
-def _prompt_or_task(options: WhyOptions, model: Any, task: Any) -> Any:
-    """Return what the model is asked."""
-    if options.prompt is not None:
-        return options.prompt
-    if options.task == _NAMES:
-        return ri.IndirectObjectTask(model.tokenizer)
-    return task

@@ -43,7 +43,7 @@ def expected_accuracy(
         InputError: if answers change the tokens of the prompt, or one begins another, or the model
             reads fewer tokens.
     """
-    reader, rows, chains = Reader(model), list[Tensor](), task.prompt.chains
+    runs, rows, chains = ContinuedRuns(model), list[Tensor](), task.prompt.chains
     texts = max(2, math.ceil(questions / chains))  # of one there is no standard error
     asked = progress([*product(range(texts), range(chains))], task.prompt.name)
     with torch.inference_mode(), measuring(model):
@@ -52,7 +52,7 @@ def expected_accuracy(
             words = sorted(question.acceptable, key=lambda word: word != question.correct)
             following = [task.before_answer + word for word in words]
             prompt, answers = continuations(task.tokenizer, question.prompt, following)
-            rows.append(reader.log_probabilities([*task.begin, *prompt], answers).cpu())
+            rows.append(log_probabilities(runs, [*task.begin, *prompt], answers).cpu())
     logs = torch.stack(rows).double()  # the right answer first
     right, best = logs.softmax(-1)[:, 0], (logs.argmax(-1) == 0).double()
     of_texts = [values.reshape(texts, chains).mean(1) for values in (right, best)]
@@ -73,26 +73,23 @@ def expected_accuracy(
     )
 
 
-class Reader(ContinuedRuns):
-    """Reads prompts with their answers."""
-
-    def log_probabilities(
-        self, prompt: list[int], answers: Sequence[list[int]]
-    ) -> Float[Tensor, " answer"]:
-        """Return that of every answer after a prompt, all of its tokens together, in nats."""
-        context, longest = self.model.cfg.n_ctx, len(prompt) + max(map(len, answers)) - 1
-        if longest > context:
-            raise InputError(f"expected at most the model's {context} tokens, found {longest}")
-        # The last tokens are not read; what all others begin with belongs to the first run.
-        shared = shared_length(*(answer[:-1] for answer in answers))
-        first = [*prompt, *answers[0][:shared]]
-        begin = torch.tensor([first], device=self.device)
-        logits = self.logits(begin, shared + 1, keep=True).expand(len(answers), -1, -1)
-        rest = [torch.tensor(answer[shared:-1], dtype=torch.long) for answer in answers]
-        behind = pad_sequence(rest, batch_first=True).to(self.device)
-        if size := behind.shape[1]:
-            rows = torch.cat([begin.expand(len(answers), -1), behind], 1)
-            logits = torch.cat([logits, self.logits(rows, size)], 1)
-        logs = logits.log_softmax(-1)
-        chosen = [log[range(len(row)), row].sum() for log, row in zip(logs, answers)]
-        return torch.stack(chosen)
+def log_probabilities(
+    runs: ContinuedRuns, prompt: list[int], answers: Sequence[list[int]]
+) -> Float[Tensor, " answer"]:
+    """Return that of every answer after a prompt, all of its tokens together, in nats."""
+    context, longest = runs.model.cfg.n_ctx, len(prompt) + max(map(len, answers)) - 1
+    if longest > context:
+        raise InputError(f"expected at most the model's {context} tokens, found {longest}")
+    # The last tokens are not read; what all others begin with belongs to the first run.
+    shared = shared_length(*(answer[:-1] for answer in answers))
+    first = [*prompt, *answers[0][:shared]]
+    begin = torch.tensor([first], device=runs.device)
+    logits = runs.logits(begin, shared + 1, keep=True).expand(len(answers), -1, -1)
+    rest = [torch.tensor(answer[shared:-1], dtype=torch.long) for answer in answers]
+    behind = pad_sequence(rest, batch_first=True).to(runs.device)
+    if size := behind.shape[1]:
+        rows = torch.cat([begin.expand(len(answers), -1), behind], 1)
+        logits = torch.cat([logits, runs.logits(rows, size)], 1)
+    logs = logits.log_softmax(-1)
+    chosen = [log[range(len(row)), row].sum() for log, row in zip(logs, answers)]
+    return torch.stack(chosen)

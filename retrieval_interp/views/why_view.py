@@ -13,18 +13,10 @@ from retrieval_interp.circuits.hooks import HookedModel, is_causal
 from retrieval_interp.circuits.paths import HeadPath
 from retrieval_interp.tasks import Batch, Task
 from retrieval_interp.tasks.words.text_task import AnswerTask, token_ids
+from retrieval_interp.views import why_text
 from retrieval_interp.views.attention import checked, patterns_on, position_labels, thousandths
 from retrieval_interp.views.page import View, record_rows, render
 from retrieval_interp.views.why_drawing import draw_units
-from retrieval_interp.views.why_text import (
-    LEVEL_HEADER,
-    finding,
-    level_rows,
-    needs_text,
-    question_text,
-    unit_text,
-    why_text,
-)
 
 _FIRST = 8  # units that are drawn at first
 
@@ -87,17 +79,19 @@ def why_view(
         "why.html",
         name=f"why-{uuid.uuid4().hex[:12]}",
         explanation=explanation,
-        summary=finding(explanation),
-        asked=question_text(question) if question else [],
-        needs=needs_text(explanation),
+        summary=why_text.finding(explanation),
+        asked=why_text.question_text(question) if question else [],
+        needs=why_text.needs_text(explanation),
         strip=question_tokens(question, model.tokenizer) if question else [],
         prompts=[
             prompt_text(task, model, prompt, counterfactual),
             prompt_text(task, model, counterfactual, prompt),
         ],
         drawings=[draw_units(explanation, scores) for scores in parts if scores],
-        levels=(LEVEL_HEADER, level_rows(explanation)),
-        rows=[(unit_text(explanation, score), f"{score.stability:.0%}") for score in units],
+        levels=(why_text.LEVEL_HEADER, why_text.level_rows(explanation)),
+        rows=[
+            (why_text.unit_text(explanation, score), f"{score.stability:.0%}") for score in units
+        ],
         keys=[(score.path or score.unit).text(task.role_names) for score in units],
         record=record_rows(record or {}),
         data={
@@ -107,7 +101,7 @@ def why_view(
         },
     )
     title = f"Why {question.word.strip()!r}?" if question else f"Why? {task.description}"
-    return View(title, html, why_text(explanation), explanation)
+    return View(title, html, why_text.why_text(explanation), explanation)
 
 
 def question_tokens(question: PromptQuestion, tokenizer: Any) -> list[dict[str, Any]]:
