@@ -42,12 +42,20 @@ def why_text(explanation: Explanation, width: int | None = None) -> str:
 
 def finding(explanation: Explanation, question: PromptQuestion | None = None) -> list[str]:
     """Sum up the result in a few sentences, with those of the question if it is given."""
-    asked = [] if question is None else question_text(question)
+    intact, nothing, lines = explanation.intact.loss, explanation.nothing.loss, list[str]()
+    if explanation.metric == LOGITS and intact > 0 and intact - nothing < _WEAK_EFFECT * intact:
+        part = max(0.0, (intact - nothing) / intact)
+        lines.append(f"Only {part:.0%} of the {explanation.metric} depends on what was changed.")
+    lines += [] if question is None else question_text(question)
     examples = counted(len(explanation.batch), "example" if question is None else "other change")
-    lines = [*_weak_effect(explanation), *asked, _metric_drop(explanation, examples)]
+    lines.append(_metric_drop(explanation, examples))
     if not explanation.levels:
         return [*lines, f"Nothing was found: {explanation.unfinished}."]
-    lines += [_recovered(explanation), _complement(explanation)]
+    complement = f"All but these recover {_percent(explanation.levels[-1].complement.share)}"
+    if control := explanation.control:
+        best = f"the best of {len(control)} random sets of as many recovers"
+        complement += f"; {best} {max(0.0, control[-1]):.0%}"
+    lines += [_recovered(explanation), f"{complement}."]
     if unfinished := explanation.unfinished:
         lines.append(f"{unfinished[0].upper()}{unfinished[1:]}.")
     if len(explanation.batch) == 1:
@@ -56,15 +64,6 @@ def finding(explanation: Explanation, question: PromptQuestion | None = None) ->
     if explanation.on_the_same:
         lines.append("It was found and measured on the same prompt.")
     return lines
-
-
-def _weak_effect(explanation: Explanation) -> list[str]:
-    """Say so if patching takes away less than half of the logit difference."""
-    intact, nothing = explanation.intact.loss, explanation.nothing.loss
-    if explanation.metric != LOGITS or not intact > 0 or intact - nothing >= _WEAK_EFFECT * intact:
-        return []
-    part = max(0.0, (intact - nothing) / intact)
-    return [f"Only {part:.0%} of the {explanation.metric} depends on what was changed."]
 
 
 def question_text(question: PromptQuestion) -> list[str]:
@@ -136,15 +135,6 @@ def _recovered(explanation: Explanation) -> str:
         for score in explanation.first_units[:_NAMED_UNITS]
     ]
     return f"{text}{': most by ' if first else ''}{listed(first, 'and')}."
-
-
-def _complement(explanation: Explanation) -> str:
-    """Say what everything else recovers, and the best of the random sets."""
-    text = f"All but these recover {_percent(explanation.levels[-1].complement.share)}"
-    if control := explanation.control:
-        best = f"the best of {len(control)} random sets of as many recovers"
-        text += f"; {best} {max(0.0, control[-1]):.0%}"
-    return f"{text}."
 
 
 def level_rows(explanation: Explanation) -> list[tuple[str, str, str, str]]:
