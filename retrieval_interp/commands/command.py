@@ -85,9 +85,9 @@ def _warn_in_short(message: Warning | str, category: type[Warning], *_: Any) -> 
         print(f"{clear}note: {message}", file=sys.stderr)
 
 
-def say(text: str = "", hanging: int = 0) -> None:
+def say(text: str) -> None:
     """Print prose, wrapped to the terminal's width, or to 100 characters in a pipe."""
-    print("\n".join(wrapped(text, terminal_width(), hanging)))
+    print("\n".join(wrapped(text, terminal_width())))
 
 
 def tell_files(**files: Path | None) -> None:

@@ -59,10 +59,8 @@ class Trained:
 
     def __init__(self, name: str, file: Path, progress: Progress):
         self.name, self.file, self.progress = name, file, progress
-
-    @cached_property
-    def checkpoint(self) -> storage.Checkpoint:
-        return storage.load_checkpoint(self.name)
+        self.checkpoint = storage.load_checkpoint(name)
+        self.model, self.task = self.checkpoint.model, self.checkpoint.task
 
     @property
     def circuit_command(self) -> str:
@@ -71,20 +69,19 @@ class Trained:
     @cached_property
     def circuit(self) -> Circuit:
         """Made of one-hot paths, as in the paper."""
-        task, model = self.checkpoint.task, self.checkpoint.model
-        return storage.read_circuit(self.file, task, model, f"{self.name} was trained on")
+        trained = f"{self.name} was trained on"
+        return storage.read_circuit(self.file, self.task, self.model, trained)
 
     @cached_property
     def worth(self) -> Worth:
         """What the circuit is worth on fresh examples."""
-        model, task = self.checkpoint.model, self.checkpoint.task
-        scorer = Scorer(model, task, task.sample(EXAMPLES, split="test"))
+        scorer = Scorer(self.model, self.task, self.task.sample(EXAMPLES, split="test"))
         return worth_of(scorer, self.circuit, self.progress)
 
     @cached_property
     def fresh_loss(self) -> tuple[float, float]:
         """The intact model's loss on LOSS_EXAMPLES fresh examples, and its standard error."""
-        model, task = self.checkpoint.model, self.checkpoint.task
+        model, task = self.model, self.task
         batches = list(task.sample(LOSS_EXAMPLES, split="test").parts(EXAMPLES))
         parts = self.progress(batches, f"fresh examples of {self.name}")
         with torch.no_grad():
@@ -121,7 +118,9 @@ class Evidence:
         file = self._file(f"{name}{how}.circuit.json")
         if file is None or name not in storage.shipped_checkpoints():
             return None
-        return self._trained.setdefault(file, Trained(name, file, self.progress))
+        if file not in self._trained:
+            self._trained[file] = Trained(name, file, self.progress)
+        return self._trained[file]
 
     def series(self, name: str) -> tuple[Series, str] | None:
         """A transformer's series through training, and the command that made it."""
