@@ -55,8 +55,8 @@ from retrieval_interp.storage.checkpoint import save_checkpoint as save_checkpoi
 from retrieval_interp.storage.checkpoint import shipped_checkpoints as shipped_checkpoints
 from retrieval_interp.storage.eap_graph import eap_graph as eap_graph
 from retrieval_interp.storage.eap_graph import heads_in_graph as heads_in_graph
-from retrieval_interp.storage.packaged_models import gemma3 as gemma3
-from retrieval_interp.storage.packaged_models import smollm2 as smollm2
+from retrieval_interp.storage.models_by_name import gemma3 as gemma3
+from retrieval_interp.storage.models_by_name import smollm2 as smollm2
 from retrieval_interp.tasks import GRAPHS as GRAPHS
 from retrieval_interp.tasks import Batch as Batch
 from retrieval_interp.tasks import ConditionalRetrievalTask as ConditionalRetrievalTask

