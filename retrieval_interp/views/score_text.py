@@ -38,8 +38,8 @@ def _fields(row: Any, keys: str) -> JsonRow:
 
 
 def _path_rows(score: CircuitScore, task: Task | None) -> dict[str, list[JsonRow]]:
-    kinds = {"paths": score.paths, "enabling": score.enabling, "redundant": score.redundant}
-    return {kind: [_path_row(row, score, task) for row in rows] for kind, rows in kinds.items()}
+    kinds = ("paths", "enabling", "redundant")
+    return {kind: [_path_row(row, score, task) for row in getattr(score, kind)] for kind in kinds}
 
 
 _NEEDED = {
