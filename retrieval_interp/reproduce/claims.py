@@ -102,7 +102,8 @@ def _in_words(evidence: Evidence) -> Iterator[ClaimRow]:
             sentences.append(f"{of}: {values} (chance {same[0].chance:.0%})")
         solved = all(row.accuracy >= NEAR_PERFECT for row in rows)
         least, most = (f(row.questions for row in rows) for f in (min, max))
-        scale = f"{f'{least} to ' * (least < most)}{most} questions each (500)"
+        scale = f"{least} to {most}" if least < most else f"{most}"
+        scale += " questions each (500)"
         commands = dict.fromkeys(row.command or made_by for row in rows)
         yield judged_row(("; ".join(sentences), solved), asked, scale, *commands, smaller=True)
 
