@@ -23,13 +23,7 @@ from retrieval_interp.circuits.deadline import Deadline
 from retrieval_interp.circuits.hook_runs import answer_hooks
 from retrieval_interp.circuits.hooks import HookedModel
 from retrieval_interp.circuits.mechanisms import ORIGINAL, Mechanism
-from retrieval_interp.circuits.patched_heads import (
-    Counterfactual,
-    Patch,
-    Patched,
-    mixed,
-    written,
-)
+from retrieval_interp.circuits.patched_heads import Counterfactual, Patch, Patched, mixed, written
 from retrieval_interp.circuits.paths import Head, HeadPath, RolePath, role_places
 from retrieval_interp.tasks import Batch, InputError, Task, parse_role, role_name
 from retrieval_interp.tasks.task import Attended, Outputs, Roles
