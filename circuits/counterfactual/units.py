@@ -252,17 +252,17 @@ def _estimated(
 
     def mix(z: Float[Tensor, "batch pos head d_head"], hook: Any) -> Tensor:
         layer = hook.layer()
+        there, patched = by_layer[layer], by_layer[layer].z.to(z)
         if patch == "v" and layer not in noted["pattern"]:
             raise InputError(
                 "patch: expected z or pattern for a model that shows its attention after its use, "
                 "found v"
             )
-        here = Attended(noted["pattern"].get(layer, z[:0]), noted["v"][layer], z)
-        patched = (
-            by_layer[layer].z.to(z)
-            if patch == "z"
-            else _patched_layer(here, by_layer[layer], patch)
-        )
+        if patch != "z":
+            unseen = z.new_zeros(0, z.shape[2])
+            here = Attended(noted["pattern"].get(layer, unseen), noted["v"][layer], z)
+            of_heads = [written(here.of(h), there.of(h), patch) for h in range(z.shape[2])]
+            patched = torch.stack(of_heads, dim=2)
         added[layer] = torch.zeros_like(z).requires_grad_()
         return torch.lerp(patched, z, alpha) + added[layer]
 
@@ -309,12 +309,6 @@ def contributions(
     by_attention = (here.pattern - there_pattern) * (here_product + there_product) / 2
     by_values = (here.pattern + there_pattern) / 2 * (here_product - there_product)
     return torch.stack([by_attention, by_values])
-
-
-def _patched_layer(here: Attended, there: Attended, patch: Patch) -> Tensor:
-    """Return what all heads of a layer write with `patch` patched."""
-    heads = range(here.z.shape[2])
-    return torch.stack([written(here.of(h), there.of(h), patch) for h in heads], dim=2)
 
 
 def _levels(added: Float[Tensor, "split batch head dest src"], batch: Batch) -> list[Tensor]:
