@@ -139,23 +139,16 @@ def _share(rows: Bool[Tensor, "a x"], columns: Bool[Tensor, "b x"]) -> Bool[Tens
     return rows.float() @ columns.float().T > 0
 
 
-def held_nodes(circuit: Circuit, n_layers: int) -> list[list[frozenset[int]]]:
-    """Return the nodes whose tokens each role holds: before any layer, and after each."""
-    states = [[frozenset({role.node}) for role in circuit_graph(circuit).roles]]
-    for layer in range(n_layers):
-        held = states[-1]
-        grown = list(held)
-        for head, path in circuit.paths():
-            if head.layer == layer:
-                grown[path.dest] |= held[path.src]
-        states.append(grown)
-    return states
-
-
 def delivered(circuit: Circuit, n_layers: int) -> tuple[int, ...]:
     """Return which symbols x_1..x_D, or retrieved nodes, reach s_0, by number."""
-    held = held_nodes(circuit, n_layers)[-1][0]
-    return tuple(node for node in circuit_graph(circuit).retrieved if node in held)
+    graph = circuit_graph(circuit)
+    held = [frozenset({role.node}) for role in graph.roles]  # the nodes whose tokens a role holds
+    for layer in range(n_layers):
+        before = list(held)
+        for head, path in circuit.paths():
+            if head.layer == layer:
+                held[path.dest] |= before[path.src]
+    return tuple(node for node in graph.retrieved if node in held[0])
 
 
 def describe_flow(circuit: Circuit, n_layers: int, n_heads: int) -> str:
