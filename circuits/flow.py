@@ -13,7 +13,7 @@ information:
 A chain of D steps is a path graph. Two are simulated, so that one can be mistaken for the other.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import count
 
 import torch
@@ -118,7 +118,7 @@ def after_each_layer(
 
 
 def _start(
-    graph: RetrievalGraph, places: list[tuple[int, ...]], roles: list[int]
+    graph: RetrievalGraph, places: Sequence[tuple[int, ...]], roles: list[int]
 ) -> Bool[Tensor, "pos piece"]:
     """Return the pieces that every position holds at the start, those of the first chain first."""
     piece: dict[tuple[int, ...], int] = {}  # by table and line, or by symbol
