@@ -14,12 +14,12 @@ A chain of D steps is a path graph. Two are simulated, so that one can be mistak
 """
 
 from collections.abc import Iterator, Sequence
-from itertools import count, zip_longest
-from typing import NamedTuple
+from itertools import count
 
 import torch
 from jaxtyping import Bool
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from retrieval_interp.circuits.circuit import Circuit
 from retrieval_interp.circuits.mechanisms import IDENTITY, UNIFORM
@@ -88,8 +88,8 @@ def after_each_layer(
     """
     graph = _graph(graph)
     laid_out = lay_out(graph, _CHAINS, tables)
-    places = [
-        _Place(table, line, element, symbol)
+    places = [  # what stands at each position
+        (table, line, element, symbol)
         for table, (_, lines, _) in enumerate(laid_out)
         for line, symbols in enumerate(lines)
         for element, symbol in enumerate(symbols)
@@ -100,27 +100,25 @@ def after_each_layer(
         number = len(laid_out) - 1 - statement
         table = laid_out[number]
         roles.append(position_of[number, table.of_chain[0], table.nodes.index(node)])
-    held, rivals = _start(graph, places, roles), _rivals(places)
-    visible = _visible(places) if causal else torch.ones(len(held), len(held), dtype=torch.bool)
+    held = _start(graph, places, roles)
+    table_of, line_of, element_of, _ = torch.tensor(places).unbind(-1)
+    same_table, same_line = (x[:, None] == x for x in (table_of, line_of))
+    visible = torch.ones_like(same_table)
+    if causal:
+        visible = (same_table & same_line).tril() | (table_of < table_of[:, None])
+    # The rivals of a position: the same element of the table's other lines, or -1.
+    rival_at = same_table & ~same_line & (element_of[:, None] == element_of)
+    rivals = pad_sequence([row.nonzero()[:, 0] for row in rival_at], padding_value=-1)
     while True:
         yield held[roles, : 2 * len(graph.nodes)]
         identified, with_none = visible, torch.cat([held, torch.zeros_like(held[:1])])
         for rival in rivals:
-            identified = identified & _share(held, held & ~with_none[list(rival)])
+            identified = identified & _share(held, held & ~with_none[rival])
         held = held | _share(identified, held.T)
 
 
-class _Place(NamedTuple):
-    """What stands at a position."""
-
-    table: int  # in the order of the sequence: those of later steps first, the queries last
-    line: int  # of the table
-    element: int  # of the line
-    symbol: int
-
-
 def _start(
-    graph: RetrievalGraph, places: list[_Place], roles: list[int]
+    graph: RetrievalGraph, places: Sequence[tuple[int, ...]], roles: list[int]
 ) -> Bool[Tensor, "pos piece"]:
     """Return the pieces that every position holds at the start, those of the first chain first."""
     piece: dict[tuple[int, ...], int] = {}  # by table and line, or by symbol
@@ -136,46 +134,21 @@ def _start(
     return held.scatter(1, torch.tensor(rows), True)
 
 
-def _rivals(places: list[_Place]) -> list[Sequence[int]]:
-    """Return each position's k-th rival, the same element of another line, or -1, for all k."""
-    alike: dict[tuple[int, int], list[int]] = {}
-    for position, place in enumerate(places):
-        alike.setdefault((place.table, place.element), []).append(position)
-    rivals = (
-        [rival for rival in alike[place.table, place.element] if rival != position]
-        for position, place in enumerate(places)
-    )
-    return list(zip_longest(*rivals, fillvalue=-1))
-
-
-def _visible(places: list[_Place]) -> Bool[Tensor, "dest src"]:
-    tables, lines = torch.tensor([place[:2] for place in places]).unbind(-1)
-    same_table = tables[:, None] == tables
-    return (same_table & (lines[:, None] == lines)).tril() | (tables < tables[:, None])
-
-
 def _share(rows: Bool[Tensor, "a x"], columns: Bool[Tensor, "b x"]) -> Bool[Tensor, "a b"]:
     """Whether a row and a column have a true entry in common."""
     return rows.float() @ columns.float().T > 0
 
 
-def held_nodes(circuit: Circuit, n_layers: int) -> list[list[frozenset[int]]]:
-    """Return the nodes whose tokens each role holds: before any layer, and after each."""
-    states = [[frozenset({role.node}) for role in circuit_graph(circuit).roles]]
-    for layer in range(n_layers):
-        held = states[-1]
-        grown = list(held)
-        for head, path in circuit.paths():
-            if head.layer == layer:
-                grown[path.dest] |= held[path.src]
-        states.append(grown)
-    return states
-
-
 def delivered(circuit: Circuit, n_layers: int) -> tuple[int, ...]:
     """Return which symbols x_1..x_D, or retrieved nodes, reach s_0, by number."""
-    held = held_nodes(circuit, n_layers)[-1][0]
-    return tuple(node for node in circuit_graph(circuit).retrieved if node in held)
+    graph = circuit_graph(circuit)
+    held = [frozenset({role.node}) for role in graph.roles]  # the nodes whose tokens a role holds
+    for layer in range(n_layers):
+        before = list(held)
+        for head, path in circuit.paths():
+            if head.layer == layer:
+                held[path.dest] |= before[path.src]
+    return tuple(node for node in graph.retrieved if node in held[0])
 
 
 def describe_flow(circuit: Circuit, n_layers: int, n_heads: int) -> str:

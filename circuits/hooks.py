@@ -334,25 +334,20 @@ def ablated(
             layers.setdefault(head.layer, {})[head.head] = mechanism
             patterns.positions[head.layer].check(mechanism.paths, f"{head}: ", circuit.role_names)
     uses_pattern = not layers or probed(model, batch).pattern_is_used
-    points = hook_points(model)
-    names: dict[Any, str] = {}
-    functions: dict[Any, list[HookFunction]] = {}
-    for layer, heads in layers.items():
-        for name, function in LayerHooks(layer, heads, patterns, batch, uses_pattern).hooks():
-            names[points.get(name)] = name
-            functions.setdefault(points.get(name), []).append(function)
     fired: set[str] = set()
 
-    def replace(activation: Tensor, hook: Any) -> Tensor:
-        fired.add(names[hook])
-        for function in functions[hook]:
-            changed = function(activation, hook)
-            activation = activation if changed is None else changed
-        return activation
+    def fire(name: str, function: HookFunction, activation: Tensor, hook: Any) -> Tensor | None:
+        fired.add(name)
+        return function(activation, hook)
 
-    with hooked(model, [(name, replace) for name in names.values()]):
+    replacing = [
+        (name, partial(fire, name, function))
+        for layer, heads in layers.items()
+        for name, function in LayerHooks(layer, heads, patterns, batch, uses_pattern).hooks()
+    ]
+    with hooked(model, replacing):
         yield model
-    for name in names.values():
+    for name, _ in replacing:
         if name not in fired:
             raise InputError(
                 f"ablation: expected every hook to fire, but {name} did not; the model was not "

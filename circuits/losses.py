@@ -15,13 +15,8 @@ circuit only what differs from the base is computed, in one of two ways:
      circuit reaches.
    - The patterns of mechanisms are kept (`hooks.KeptPatterns`).
 
-2. **Only the roles that a change can reach** (`role_runs.RoleRuns`): for models of vectors in which
-   every position has a role.
-
-   - The residual stream of the base is kept by role. A role is *affected* from the layer on in
-     which it attends otherwise than in the base, or to an affected role.
-   - It is *needed* if the answer's role attends to it in a later layer, directly or not.
-   - Only roles that are both are computed. All others equal the base's, or do not matter.
+2. **Only the roles that a change can reach, and the answer needs** (`role_runs.RoleRuns`): for
+   models of vectors in which every position has a role.
 
 `make_runs` takes the second way if the model and the batch are of that kind, and a few outputs
 agree with the model's own; otherwise the first. A `Scorer` goes over to the first for good once a

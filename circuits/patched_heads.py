@@ -16,11 +16,12 @@ from torch import Tensor
 from retrieval_interp.circuits.mechanisms import Mechanism, Output, OwnPattern, WithPaths
 from retrieval_interp.circuits.paths import Places, RolePath, joined
 from retrieval_interp.tasks import InputError, parse_role, role_name
-from retrieval_interp.tasks.structured import from_data
 from retrieval_interp.tasks.task import Attended, Roles
 
 Patch = Literal["z", "pattern", "v"]  # what is patched: attention and values, or one of them
 PATCHES: tuple[Patch, ...] = get_args(Patch)
+Region = tuple[tuple[RolePath, ...], tuple[int, ...], Patch | None]  # paths, rows, what is patched
+_ATTENTION = ("z", "pattern")  # what patches attention
 
 
 @dataclass(frozen=True)
@@ -40,28 +41,35 @@ class Counterfactual(WithPaths):
     is_patched = True
     rows: tuple[int, ...] = ()
     patch: Patch = "z"
-    halved: tuple[tuple[RolePath, ...], tuple[int, ...], Patch] = ((), (), "z")
+    halved: Region = (), (), "z"
 
     @property
     def reads_pattern(self) -> bool:
         """Whether the output needs the head's attention on the prompt itself."""
         return any((self.paths, self.rows, *self.halved[:2])) or self.patch == "v"
 
+    @property
+    def regions(self) -> tuple[Patch | None, list[Region]]:
+        """What is patched everywhere, and what instead in some regions."""
+        return self.patch, [(self.paths, self.rows, None), self.halved]
+
     def output(self, here: Attended, there: Attended | None, roles: Places) -> Output:
-        there = self.checked(there)
-        z = written(here, there, self.patch)
-        for paths, rows, patch in ((self.paths, self.rows, None), self.halved):
+        there, (everywhere, regions) = self.checked(there), self.regions
+        z = written(here, there, everywhere)
+        for paths, rows, patch in regions:
             if paths or rows:
                 places = joined(paths, roles, z.shape[1], rows, any_chains=True)
                 z = z + written_from(places, here, there, patch)
-                z = z - written_from(places, here, there, self.patch)
+                z = z - written_from(places, here, there, everywhere)
         return z
 
     def weighing(self, own: OwnPattern, there: Attended | None, roles: Places) -> OwnPattern:
-        """The counterfactual's attention, but for what is kept; its own if values are patched."""
-        pattern = self.checked(there).pattern.to(own)
-        kept = joined(self.paths, roles, own.shape[1], self.rows, any_chains=True)
-        return own if self.patch == "v" else own.where(kept, pattern)
+        """Its own attention where that is not patched, else the counterfactual's; not `halved`."""
+        pattern, (everywhere, regions) = self.checked(there).pattern.to(own), self.regions
+        paths, rows, patch = regions[0]
+        places = joined(paths, roles, own.shape[1], rows, any_chains=True)
+        inside, outside = (pattern if p in _ATTENTION else own for p in (patch, everywhere))
+        return inside.where(places, outside)
 
     def checked(self, there: Attended | None) -> Attended:
         """Return the attention on the counterfactual; an error if there is none."""
@@ -86,10 +94,9 @@ class Counterfactual(WithPaths):
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any], roles: Roles) -> Mechanism:
-        names = from_data(tuple[str, ...], data.get("rows", []), "rows")
-        made: Any = super().from_dict({"patch": "z", **data, "rows": []}, roles)
-        with_rows: Mechanism = replace(made, rows=tuple(parse_role(name, roles) for name in names))
-        return with_rows
+        made: Any = super().from_dict({"rows": [], "patch": "z", **data}, roles)
+        rows: Mechanism = replace(made, rows=tuple(parse_role(name, roles) for name in made.rows))
+        return rows
 
     @classmethod
     def from_words(cls, words: Sequence[str], roles: Roles) -> Mechanism:
@@ -108,30 +115,21 @@ class Patched(Counterfactual):
 
     kind = "patched"
 
-    def output(self, here: Attended, there: Attended | None, roles: Places) -> Output:
-        there = self.checked(there)
-        if not (self.paths or self.rows):
-            return here.z
-        lost = joined(self.paths, roles, here.z.shape[1], self.rows, any_chains=True)
-        z = here.z + written_from(lost, here, there, self.patch)
-        return z - written_from(lost, here, there, None)
-
-    def weighing(self, own: OwnPattern, there: Attended | None, roles: Places) -> OwnPattern:
-        pattern = self.checked(there).pattern.to(own)
-        lost = joined(self.paths, roles, own.shape[1], self.rows, any_chains=True)
-        return own if self.patch == "v" else pattern.where(lost, own)
+    @property
+    def regions(self) -> tuple[Patch | None, list[Region]]:
+        return None, [(self.paths, self.rows, self.patch)]
 
 
 def mixed(here: Attended, there: Attended, patch: Patch | None) -> tuple[Tensor, Tensor]:
     """Return attention and values with `patch`, or nothing (None), patched."""
-    pattern = there.pattern if patch in ("z", "pattern") else here.pattern
+    pattern = there.pattern if patch in _ATTENTION else here.pattern
     return pattern.to(here.z), (there.v if patch in ("z", "v") else here.v).to(here.z)
 
 
-def written(here: Attended, there: Attended, patch: Patch) -> Output:
-    """Return what the head writes with `patch` patched everywhere."""
-    if patch == "z":
-        return there.z.to(here.z)
+def written(here: Attended, there: Attended, patch: Patch | None) -> Output:
+    """Return what the head writes with `patch`, or nothing, patched everywhere."""
+    if patch in ("z", None):
+        return here.z if patch is None else there.z.to(here.z)
     pattern, v = mixed(here, there, patch)
     return pattern @ v
 

@@ -145,16 +145,22 @@ def scan(
     judge = Judge(model, task, measured_on, tolerance)
     intact = judge.losses(judge.empty)
     costs = _estimates(judge, rules)
+
+    def rise(circuit: Circuit) -> Measured:
+        return Measured.of(judge.losses(circuit) - intact)
+
     until = start + (limit / 2 if joint else limit)
     for head in progress(sorted(costs, key=lambda head: -costs[head]), "replacing each head"):
         if monotonic() < until:
-            described[head] = _measured(described[head], judge)
-            costs[head] = described[head].change.loss
+            change = rise(judge.empty.replace(head, rules[head]))
+            removed = rise(judge.empty.replace(head, OneHot()))
+            described[head] = replace(described[head], change=change, removed=removed)
+            costs[head] = change.loss
     finished, growing = True, _Joint(judge)
     if joint and judge.learned:
         trials = progress(growing.replace(rules, costs), "replacing heads together")
         finished = all(monotonic() < start + limit for _ in trials)
-    together = Measured.of(judge.losses(growing.circuit) - intact) if joint else _UNKNOWN
+    together = rise(growing.circuit) if joint else _UNKNOWN
     replaced = growing.circuit.mechanisms
     return Scan(
         task=task,
@@ -172,16 +178,6 @@ def scan(
         finished=finished,
         learned=judge.learned,
     )
-
-
-def _measured(row: HeadScan, judge: Judge) -> HeadScan:
-    """Measure what the loss rises by with the head's rule in its place, and without the head."""
-
-    def rise(mechanism: Mechanism) -> Measured:
-        circuit = judge.empty.replace(row.head, mechanism)
-        return Measured.of(judge.losses(circuit) - judge.losses(judge.empty))
-
-    return replace(row, change=rise(row.rule), removed=rise(OneHot()))
 
 
 def _named(model: HookedModel, task: Task, batch: Batch) -> dict[Head, HeadScan]:
@@ -251,8 +247,7 @@ class _Joint:
         doubling and bisection. The next head is skipped, and the same is done with those after it,
         until several in a row could not be replaced.
         """
-        todo = [head for head in mechanisms if head not in self.circuit.mechanisms]
-        todo.sort(key=lambda head: (costs[head], head))
+        todo = sorted(mechanisms, key=lambda head: (costs[head], head))
         failed = 0
         while todo and failed < _PATIENCE:
             before, held, broken = self.circuit, 0, len(todo) + 1

@@ -143,9 +143,7 @@ class VectorTask(_Symbols, TrainingTask):
     @cached_property
     def _lines(self) -> list[tuple[int, ...]]:
         """The nodes of every line, in the order of the sequence."""
-        graph, counts = self.graph, self._counts
-        lines = [(*graph.keys[v], v) for v in graph.retrieved[::-1] for _ in range(counts[v])]
-        return [*lines, *[graph.query] * self.chains]
+        return [table.nodes for table in self._tables for _ in table.lines]
 
     def position_labels(self, batch: Batch, example: int) -> list[str]:
         """Return the name and chain of every symbol: `B2`, or `A2?` for a query."""

@@ -39,7 +39,7 @@ def ask(page, what, **more):
 
 
 def worth(page, key):
-    return page.losses[getattr(page.page["details"], key)]
+    return page.losses[page.page["details"][key]]
 
 
 def test_a_click_makes_a_path_and_a_second_takes_it_away(page, bench):
@@ -63,16 +63,16 @@ def test_a_selected_path_says_what_it_is_worth(page, bench):
     cut = bench.loss_with(empty.cut(ri.parse_head_path(path, 5)))
     assert worth(page, "cut") == pytest.approx(cut, abs=1e-6) and not page.page["inside"]
     assert worth(page, "changed") == pytest.approx(bench.loss_with(path), abs=1e-6)
-    assert details.how == "with L1.H0 one-hot along this path alone"
+    assert details["how"] == "with L1.H0 one-hot along this path alone"
     attention = float(bench.measured.intact_attention[1, 0, 0, 2])
-    assert details.attention == pytest.approx(attention, abs=1e-4)
+    assert details["attention"] == pytest.approx(attention, abs=1e-4)
     ask(page, "suppose", line="L0.H0 uniform")
     ask(page, "toggle", path=path)
     assert page.page["inside"]
     assert worth(page, "changed") == pytest.approx(bench.loss_with("L1.H0 one-hot"))
-    assert page.page["details"].how == "removed from the circuit"
+    assert page.page["details"]["how"] == "removed from the circuit"
     ask(page, "show", path="L1.H0 s4<-s3")
-    assert page.page["details"].how == "with it"  # beside the other path
+    assert page.page["details"]["how"] == "with it"  # beside the other path
     ask(page, "show", path=path)
     ask(page, "score")
     (scored,) = bench.scored.paths
@@ -87,12 +87,14 @@ def test_the_choices_are_worth_what_they_say(page, bench):
     ask(page, "suppose", line="L1.H1 one-hot s4<-s3")
     ask(page, "show", head="L1.H1", example=3)
     choices = page.page["choices"]
-    (chosen,) = [choice for choice in choices if choice.chosen]
+    (chosen,) = [choice for choice in choices if choice["chosen"]]
     assert chosen.line == "L1.H1 one-hot s4<-s3" and chosen.name == "as it is"
-    assert {"original", "uniform", "identity", "role-mean"} <= {choice.name for choice in choices}
-    losses = [page.losses[choice.circuit] for choice in choices]
+    assert {"original", "uniform", "identity", "role-mean"} <= {
+        choice["name"] for choice in choices
+    }
+    losses = [page.losses[choice["circuit"]] for choice in choices]
     for choice, loss in zip(choices, losses):
-        ask(page, "suppose", line=choice.line)
+        ask(page, "suppose", line=choice["line"])
         assert bench.loss == pytest.approx(loss, abs=1e-5), choice
         assert not page.page["failed"]
 
@@ -112,13 +114,16 @@ def test_choices_and_heads_say_what_is_kept(page, bench):
     ask(page, "keep")
     ask(page, "toggle", path="L1.H0 s0<-s2")
     ask(page, "show", head="L1.H0")
-    names = [choice.name for choice in page.page["choices"]]
+    names = [choice["name"] for choice in page.page["choices"]]
     assert names == ["keeps all", "keeps a row", "keeps nothing", "as it is"]
     assert {row["kind"] for row in page.page["maps"]} == {"keeps nothing", "keeps 1"}
     ask(page, "show", path="L1.H0 s0<-s2")
-    assert (page.page["details"].how, page.page["details"].act) == ("if not kept", "Do not keep it")
+    assert (page.page["details"]["how"], page.page["details"]["act"]) == (
+        "if not kept",
+        "Do not keep it",
+    )
     ask(page, "show", path="L1.H0 s2<-s1")
-    assert (page.page["details"].how, page.page["details"].act) == ("if kept", "Keep it")
+    assert (page.page["details"]["how"], page.page["details"]["act"]) == ("if kept", "Keep it")
     ask(page, "score")
     assert page.page["scored"]["verdict"].startswith(ri.verdict(bench.scored, bench.task))
 

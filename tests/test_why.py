@@ -197,8 +197,8 @@ def test_a_circuit_of_what_is_kept_is_built_by_clicking(tmp_path):
     nothing = bench.loss
     page.answer({"do": "toggle", "path": "L2.H0 s0<-s2"})  # a path
     page.answer({"do": "show", "head": "L4.H0"})
-    assert page.page["choices"][1].line == "L4.H0 counterfactual s0"
-    page.answer({"do": "suppose", "line": page.page["choices"][1].line})  # a row
+    assert page.page["choices"][1]["line"] == "L4.H0 counterfactual s0"
+    page.answer({"do": "suppose", "line": page.page["choices"][1]["line"]})  # a row
     found = bench.circuit
     assert "of what the counterfactual takes away is recovered" in repr(bench)
     circuit = bench.keep("L2.H0 s0<-s2", "L4.H0 s0")

@@ -21,13 +21,7 @@ from retrieval_interp.circuits.circuit import Circuit
 from retrieval_interp.circuits.counterfactual.keep_search import KeepSearch, Recovery, Share
 from retrieval_interp.circuits.counterfactual.origin import Origin, origins
 from retrieval_interp.circuits.counterfactual.question import PromptQuestion
-from retrieval_interp.circuits.counterfactual.units import (
-    LEVELS,
-    Estimates,
-    MetricTask,
-    Unit,
-    halving,
-)
+from retrieval_interp.circuits.counterfactual.units import LEVELS, MetricTask, Unit, halving
 from retrieval_interp.circuits.deadline import OutOfTime
 from retrieval_interp.circuits.discovery.needed import minimal_sets
 from retrieval_interp.circuits.head_kinds import MOVER, head_name, is_so_on_text
@@ -243,11 +237,10 @@ class UnitMeasurer:
         search, recovery, units = self.search, self.recovery, self.units
         if not units:
             return
-        assert search.estimates is not None
         estimates, (here, there) = search.estimates, self.attention
         paths = {unit: estimates.main_path(unit, search.paths[unit.head.layer]) for unit in units}
         named_paths = [path for path in dict.fromkeys(paths.values()) if path is not None]
-        origin_of, stability = self._origins(named_paths, estimates), estimates.stability(units)
+        origin_of, stability = self._origins(named_paths), estimates.stability(units)
         names = search.task.task.role_names
         for unit in self.progress(units, "leaving out one by one"):
             path, by_example = paths[unit], estimates.by_example(unit)
@@ -316,13 +309,14 @@ class UnitMeasurer:
         scores = self.scores.values()
         return sorted(scores, key=lambda score: score.without.share)[:_UNITS_SEEN_CLOSELY]
 
-    def _origins(self, paths: Sequence[HeadPath], estimates: Estimates) -> dict[HeadPath, Origin]:
+    def _origins(self, paths: Sequence[HeadPath]) -> dict[HeadPath, Origin]:
         """Find where the values of paths come from, on the examples of the estimates."""
-        search, few = self.search, self.decided[: estimates.heads.shape[1]]
+        search, slopes = self.search, self.search.estimates.slopes
+        few = self.decided[: slopes.shape[1]]
         if search.patch != "z" or search.counterfactual is None:
             return {}
         counterfactual = search.counterfactual[: len(few)]
-        return origins(search.model, few, counterfactual, paths, estimates.slopes)
+        return origins(search.model, few, counterfactual, paths, slopes)
 
     def _common_name(self, path: HeadPath) -> str:
         """Name a path's head (induction head, ...) if it attends so on text, too."""
@@ -347,7 +341,6 @@ class UnitMeasurer:
 
         The first of `recoveries` decides, the others confirm.
         """
-        assert self.search.estimates is not None
         estimates, deciding, keep = self.search.estimates, recoveries[0], self.search.keep
         change = self.attention[0] - self.attention[1]
         heads = [head for head in deciding.heads if path in self.search.paths[head.layer]]

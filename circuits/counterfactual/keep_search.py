@@ -178,6 +178,7 @@ class KeepSearch:
     """
 
     yields_states = True  # texts to show while it goes on (`progress_bar`)
+    estimates: Estimates  # of all units, before the search
 
     def __init__(
         self,
@@ -205,7 +206,6 @@ class KeepSearch:
         self.measured[0].check_gap()
         self.paths = [layer.paths for layer in self.measured[0].scorer.positions]  # by layer
         self.levels: dict[str, tuple[Unit, ...]] = {}
-        self.estimates: Estimates | None = None
         self.missing = "the search was cancelled"
         self._held: list[tuple[Unit, ...]] = []  # sets that held at this level, ever smaller ones
         self._refused = set[frozenset[Unit]]()  # sets that did not hold
@@ -221,41 +221,34 @@ class KeepSearch:
             estimated = self.model, self.task, few, self.patch
             self.estimates = estimate_units(*estimated, deadline=self._searching)
             for name in LEVELS[: LEVELS.index(self.upto) + 1]:
-                self._held = []
-                yield from self._search(name, self.estimates)
+                self._held, low = [], 0  # so many of the first units are known not to hold
+                if self.levels:
+                    yield from self._refined([*self.levels.values()][-1], name)
+                else:
+                    low = yield from self._doubled(self.estimates.units(name))
+                yield from self._shortened(name, low)
                 units = self._held[-1]
                 if len(self.measured) > 1:
                     units = smallest_confirmed(self._held, self._recovered_by_fresh, self.keep)
-                self.levels[name] = self._with_opponents(name, units, self.estimates)
+                self.levels[name] = self._with_opponents(name, units)
             self.missing = ""
         except OutOfTime:
             self.missing = "the time limit was reached; fewer units may do"
             if self._held:
                 self.levels[name] = self._held[-1]
 
-    def _search(self, level: str, estimates: Estimates) -> Iterator[str]:
-        """Find as few units of a level as hold; the last of `_held` has them."""
-        low = 0  # so many of the first units are known not to hold
-        if self.levels:
-            yield from self._refined([*self.levels.values()][-1], level, estimates)
-        else:
-            low = yield from self._doubled(estimates.units(level))
-        yield from self._shortened(level, low)
-
-    def _refined(
-        self, coarser: tuple[Unit, ...], level: str, estimates: Estimates
-    ) -> Iterator[str]:
+    def _refined(self, coarser: tuple[Unit, ...], level: str) -> Iterator[str]:
         """Find units of a level that hold, within coarser ones if these suffice."""
-        parts = yield from self._narrowed(coarser, level, estimates)
+        parts = yield from self._narrowed(coarser, level)
         whole = {unit for unit in parts if unit.level != level}
         others = [
             unit
-            for unit in estimates.units(level)
+            for unit in self.estimates.units(level)
             if (unit.src is None or unit[1:] in self.paths[unit.head.layer])
             and unit not in parts
             and not whole & {Unit(unit.head), Unit(unit.head, unit.dest)}
         ]
-        parts.sort(key=estimates.of, reverse=True)
+        parts.sort(key=self.estimates.of, reverse=True)
         order = parts if self._holds(parts) else [*parts, *others[:_MOST_OTHERS]]
         if not self._held and not self._holds(order):
             self._held.append(coarser)
@@ -306,12 +299,11 @@ class KeepSearch:
     def _recovered_by_fresh(self, units: Sequence[Unit]) -> float:
         return self.measured[-1].kept(units).share
 
-    def _with_opponents(
-        self, level: str, units: tuple[Unit, ...], estimates: Estimates
-    ) -> tuple[Unit, ...]:
+    def _with_opponents(self, level: str, units: tuple[Unit, ...]) -> tuple[Unit, ...]:
         """If more than 1.1 is recovered, add few units with negative estimates."""
         recovery = self.measured[0]
-        against = [unit for unit in estimates.against(level) if unit not in units][:_MOST_OPPONENTS]
+        against = [unit for unit in self.estimates.against(level) if unit not in units]
+        against = against[:_MOST_OPPONENTS]
         if not units or recovery.kept(units).share <= _EXCESS:
             return units
         for count in range(1, len(against) + 1):
@@ -319,9 +311,7 @@ class KeepSearch:
                 return (*units, *against[:count])
         return units
 
-    def _narrowed(
-        self, units: Sequence[Unit], level: str, estimates: Estimates
-    ) -> Generator[str, None, list[Unit]]:
+    def _narrowed(self, units: Sequence[Unit], level: str) -> Generator[str, None, list[Unit]]:
         """Split heads into rows, or rows into paths, where the share hardly falls."""
         parts = {unit: [unit] for unit in units}
         recovery = self.measured[0].early or self.measured[0]
@@ -332,7 +322,7 @@ class KeepSearch:
 
         def can_be(narrowed: Sequence[Unit], most: float = _MAIN_PARTS) -> bool:
             nonlocal share
-            changed = {unit: self._main_parts(unit, estimates, most) for unit in narrowed}
+            changed = {unit: self._main_parts(unit, most) for unit in narrowed}
             recovered = recovery.kept(all_parts(changed))
             if recovered.share - recovered.se < self.keep and recovered.share < share - _SPLIT_LOSS:
                 return len(narrowed) == 1 and most < 1 and can_be(narrowed, 1.0)
@@ -344,14 +334,14 @@ class KeepSearch:
             yield f"{level}: narrowing"
         return all_parts({})
 
-    def _main_parts(self, unit: Unit, estimates: Estimates, most: float) -> list[Unit]:
+    def _main_parts(self, unit: Unit, most: float) -> list[Unit]:
         """Return a head's rows, or a row's paths, with `most` of all estimates."""
         length = len(LEVELS[: LEVELS.index(unit.level) + 1])
         allowed = self.paths[unit.head.layer]
         places = {path[:length] for path in allowed if unit.dest in (None, path.dest)}
         parts = [Unit(unit.head, *place) for place in sorted(places)]
-        parts.sort(key=lambda part: -abs(estimates.of(part)))
-        sizes = [abs(estimates.of(part)) for part in parts]
+        parts.sort(key=lambda part: -abs(self.estimates.of(part)))
+        sizes = [abs(self.estimates.of(part)) for part in parts]
         enough = (n for n in range(len(parts)) if sum(sizes[:n]) >= most * sum(sizes))
         return parts[: next(enough, len(parts)) if most < 1 else len(parts)]
 

@@ -50,7 +50,7 @@ def origins(
     batch: Batch,
     counterfactuals: Batch,
     paths: Iterable[HeadPath],
-    slopes: Sequence[Float[Tensor, "batch pos head d_head"]],
+    slopes: Float[Tensor, "layer batch pos head d_head"],
 ) -> dict[HeadPath, Origin]:
     """Attribute what each path contributes by its values to the parts before it.
 
@@ -124,7 +124,7 @@ def _origin(
     path: HeadPath,
     runs: Sequence[_Run],
     roles: Tensor,
-    slopes: Sequence[Tensor],
+    slopes: Tensor,
 ) -> Origin | None:
     """Attribute one path; None if the parts do not add up."""
     (layer, head), (dest, src) = path

@@ -19,9 +19,10 @@ from torch import Tensor
 from retrieval_interp.circuits.hook_runs import ContinuedRuns, answer_hooks
 from retrieval_interp.circuits.hooks import HookedModel, hooked, run_model
 from retrieval_interp.tasks import Batch, InputError
-from retrieval_interp.tasks.words.text_task import token_ids
+from retrieval_interp.tasks.words.text_task import shared_length, token_ids
 
 _KIND_SIZE = 60  # tokens of the answer's kind, with the answer
+_COMPARED_TOKENS = 6  # tokens of the kind to which the answer is compared in a fall
 _LIKELIEST = 300  # a wrong answer must be among this many likeliest tokens before the change
 _TRIED_AT_FIRST = 4  # near tokens, and as many predicted ones, that are tried for every word
 _TRIED_THEN = 32  # the same, for the words with the largest falls
@@ -36,15 +37,27 @@ _LONGEST_WORD = 8  # tokens of a word at most
 MOST_CHANGES = 16  # changes that are used at most: half decide, half confirm
 
 
-class Turned(NamedTuple):
-    """A changed prompt, and the token of the kind that is then the likeliest."""
+# A changed prompt, and the token of the answer's kind that is then the likeliest.
+Turned = tuple[list[int], int]
 
-    row: list[int]
-    wrong: int
+
+class Wrong(NamedTuple):
+    """A given wrong answer, and how likely it is after the unchanged prompt."""
+
+    word: str
+    probability: float  # of all of it
+    rank: int  # of its first token among all, from 1
 
 
 class PromptRuns:
-    """A prompt's tokens, the model's predictions, and runs of changed prompts."""
+    """A prompt's tokens, the model's predictions, and runs of changed prompts.
+
+    `compare` says which answers: `right` has the tokens of the right one, and `kind` the tokens
+    that its first one is compared with, itself first.
+    """
+
+    right: list[int]
+    kind: list[int]
 
     def __init__(self, model: HookedModel, prompt: str, time: float = math.inf):
         tokenizer = getattr(model, "tokenizer", None)
@@ -122,13 +135,28 @@ class PromptRuns:
     def _word(self, token: int) -> str:
         return str(self.tokenizer.decode([token])).strip().lower()
 
-    def kind(self, answer: int) -> list[int]:
-        """Return an answer's kind: itself and the nearest tokens of its form."""
-        return [answer, *self.near(answer, _KIND_SIZE - 1, self.alike(answer))]
+    def compare(self, answer: str, wrong: str) -> Wrong | None:
+        """Tokenize the answers; a beginning that both given ones share becomes part of the prompt.
+
+        Without a wrong one, the answer's kind are the nearest tokens of its form.
+        """
+        self.right = self.answer_tokens(answer) if answer else [int(self.logits.argmax())]
+        if not wrong:
+            first = self.right[0]
+            self.kind = [first, *self.near(first, _KIND_SIZE - 1, self.alike(first))]
+            return None
+        tokens = self.answer_tokens(wrong)
+        same = shared_length(self.right, tokens)
+        if same == min(len(self.right), len(tokens)):
+            raise InputError(f"expected another wrong answer than the answer, found {wrong!r:.40}")
+        self.go_on(self.right[:same])
+        self.right, tokens = self.right[same:], tokens[same:]
+        self.kind = [self.right[0], tokens[0]]
+        return Wrong(self.written(tokens), self.probability(tokens), self.rank(tokens[0]))
 
     # Places
 
-    def places(self, right: int, kind: Sequence[int], place: str) -> list[range]:
+    def places(self, place: str) -> list[range]:
         """Return the spans to change: those of `place`, or every word but the last."""
         size = len(self.ids) - len(self.shared)
         if place:
@@ -146,7 +174,7 @@ class PromptRuns:
         words = [word for word in words if word.stop < size] or words[:1]
         if len(words) <= _MOST_WORDS:
             return words
-        slopes = self._gradients(right, kind).tolist()
+        slopes = self._gradients().tolist()
         steepest = sorted(words, key=lambda word: -max(slopes[n] for n in word))[:_MOST_WORDS]
         return sorted(steepest, key=lambda word: -word.start)  # those that take least time first
 
@@ -162,7 +190,7 @@ class PromptRuns:
                 words.append(range(index, index + 1))
         return words
 
-    def _gradients(self, right: int, kind: Sequence[int]) -> Float[Tensor, " pos"]:
+    def _gradients(self) -> Float[Tensor, " pos"]:
         """Return the norm of the gradient by each token's embedding."""
         embedded: list[Tensor] = []
 
@@ -176,10 +204,13 @@ class PromptRuns:
         hooks = [("hook_embed", note), *answer_hooks(self.model, batch, (0,))]
         with torch.enable_grad(), hooked(self.model, hooks):
             logits = run_model(self.model, batch)[0, -1].float()
-            lead = logits[right] - logits[list(kind)].logsumexp(0)
-            (slopes,) = torch.autograd.grad(lead, embedded)
+            (slopes,) = torch.autograd.grad(self._lead(logits, _KIND_SIZE), embedded)
         sizes: Tensor = slopes[0, len(self.begin) :].norm(dim=-1)
         return sizes
+
+    def _lead(self, logits: Float[Tensor, "*row vocab"], compared: int) -> Float[Tensor, "*row"]:
+        """Return the answer's logit, less the log-sum-exp of the first tokens of its kind."""
+        return logits[..., self.right[0]] - logits[..., self.kind[:compared]].logsumexp(-1)
 
     # Changes
 
@@ -210,12 +241,7 @@ class PromptRuns:
         read = self.tokenizer(texts, add_special_tokens=False)["input_ids"] if texts else []
         return [row for row, ids in zip(rows, read) if ids == row]
 
-    def _is_read_back(self, token: int) -> bool:
-        """Whether the prompt with this token is what its text tokenizes to."""
-        text = self.tokenizer.decode([*self.ids, token])
-        return token_ids(self.tokenizer, text) == [*self.ids, token]
-
-    def falls(self, span: range, right: int, kind: Sequence[int]) -> float:
+    def falls(self, span: range) -> float:
         """Return a span's fall in nats, the mean over the larger half of changes."""
         rows = self.candidates(span, _TRIED_AT_FIRST)
         if len(rows) < _TRIED_AT_FIRST:
@@ -223,13 +249,11 @@ class PromptRuns:
         if not rows:
             return 0.0
         last = torch.cat([logits[:, -1] for logits in self._run(rows)])
-        leads = [x[:, right] - x[:, list(kind)].logsumexp(-1) for x in (self.logits[None], last)]
-        fallen = (leads[0] - leads[1]).sort(descending=True).values
+        before, after = (self._lead(x, _COMPARED_TOKENS) for x in (self.logits, last))
+        fallen = (before - after).sort(descending=True).values
         return float(fallen[: max(1, len(fallen) // 2)].mean())
 
-    def changes(
-        self, span: range, right: int, kind: Sequence[int], draw: random.Random | None = None
-    ) -> list[Turned]:
+    def changes(self, span: range, draw: random.Random | None = None) -> list[Turned]:
         """Return the changes that fit: one for each wrong answer, then a second, ...
 
         With `draw` the tokens are drawn at random, and the prompt need not be likely.
@@ -237,12 +261,10 @@ class PromptRuns:
         many = max(_TRIED_AT_FIRST, min(_TRIED_THEN, _TOKENS_PER_WORD // (2 * len(self.ids))))
         rows = self.candidates(span, many) if draw is None else self.drawn(span, many, draw)
         in_play = set(self.logits.topk(min(_LIKELIEST, len(self.logits))).indices.tolist())
-        possible = [  # wrong answers
-            token
-            for token in kind
-            if self.logits[token] < self.logits[right]
-            if (token in in_play or len(kind) == 2) and self._is_read_back(token)
-        ]
+        in_play |= set(self.kind if len(self.kind) == 2 else ())  # a wrong answer that is given
+        right, end = self.right[0], range(len(self.ids), len(self.ids))
+        lower = [t for t in self.kind if self.logits[t] < self.logits[right] and t in in_play]
+        possible = [row[-1] for row in self._read_back(end, [[token] for token in lower])]
         if not rows or not possible:
             return []
         fitting, start = list[tuple[int, int, list[int]]](), max(0, span.start - 1)
@@ -264,7 +286,7 @@ class PromptRuns:
         room = _MOST_WEIGHTS // (cfg.n_layers * cfg.n_heads * size**2)
         in_time = (self.end - monotonic()) / (_RUNS_PER_CHANGE * self.seconds)
         most = max(2, int(min(MOST_CHANGES, room, in_time)))
-        return [Turned(row, wrong) for _, wrong, row in fitting[:most]]
+        return [(row, wrong) for _, wrong, row in fitting[:most]]
 
     def _likely(self, logits: Float[Tensor, "pos vocab"], row: Sequence[int]) -> float:
         """Return the log probability of a row's last tokens, by these logits."""

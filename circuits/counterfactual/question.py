@@ -17,21 +17,24 @@
 
 import math
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from time import monotonic
 from typing import Any, NamedTuple
 
 import torch
 
-from retrieval_interp.circuits.counterfactual.prompt_runs import MOST_CHANGES, PromptRuns, Turned
+from retrieval_interp.circuits.counterfactual.prompt_runs import (
+    MOST_CHANGES,
+    PromptRuns,
+    Turned,
+    Wrong,
+)
 from retrieval_interp.circuits.hooks import HookedModel
 from retrieval_interp.circuits.losses import Progress, no_progress
 from retrieval_interp.tasks import InputError
 from retrieval_interp.tasks.words.given_texts import Pair, PairsTask, SpelledTask
-from retrieval_interp.tasks.words.text_task import shared_length
 
-_COMPARED_TOKENS = 6  # tokens of the kind to which the answer is compared in a fall
 _ENOUGH_CHANGES = 4  # random tokens are tried if fewer changes fit; also of different answers
 _MOST_WORDS = 3  # words at most of which many changes are tried, if their fall is at least ...
 _LEAST_FALL = 0.5  # ... this share of the largest
@@ -44,14 +47,6 @@ class Change(NamedTuple):
     wrong: str  # the first token of that answer
     word: str  # all of that answer
     prompt: str  # the whole changed prompt
-
-
-class Wrong(NamedTuple):
-    """A given wrong answer, and how likely it is after the unchanged prompt."""
-
-    word: str
-    probability: float  # of all of it
-    rank: int  # of its first token among all, from 1
 
 
 @dataclass(frozen=True)
@@ -133,120 +128,72 @@ def ask(
         progress: wraps an iterable to show a bar.
     """
     runs = PromptRuns(model, prompt, time)
-    answers = _compared_answers(runs, answer, wrong)
-    right = answers.right
-    spans = progress(runs.places(right[0], answers.kind, place), "what the answer depends on")
-    places = _places_with_falls(runs, spans, answers)
-    best = _place_that_turns(runs, places, answers, seed)
-    if not best.turned:
+    given = runs.compare(answer, wrong)
+    places = list[Place]()
+    for span in progress(runs.places(place), "what the answer depends on"):
+        if not places or monotonic() < runs.until:
+            text = runs.text(runs.ids, span)
+            places.append(Place(span.start, span.stop, text, runs.falls(span)))
+    changed, turned, at_random = _place_that_turns(runs, places, seed)
+    if not turned:
         raise InputError(
-            f"counterfactual: expected another token in place of {best.place.text!r} after which "
+            f"counterfactual: expected another token in place of {changed.text!r} after which "
             "the model answers otherwise, found none; give a counterfactual of the same length, "
             "or another place"
         )
     says = int(runs.logits.argmax())
-    rows = [[*runs.ids, says], *([*row, token] for row, token in best.turned)]
+    rows = [[*runs.ids, says], *([*row, token] for row, token in turned)]
     says_tokens, *words = runs.spelled(rows)
-    tokens = right if answer else says_tokens
+    tokens = runs.right if answer else says_tokens
     return PromptQuestion(
         prompt=prompt,
-        answer=runs.written(right[:1]),
+        answer=runs.written(runs.right[:1]),
         word=runs.written(tokens),
         tokens=tuple(tokens),
         probability=runs.probability(tokens),
-        rank=runs.rank(right[0]),
+        rank=runs.rank(runs.right[0]),
         says=runs.written([says]),
         says_word=runs.written(says_tokens),
         says_probability=float(runs.logits.softmax(0)[says]),
         places=tuple(sorted(places, key=lambda place: place.start)),
-        place=best.place,
+        place=changed,
         changes=tuple(
-            _change(runs, turned, best.place, word) for turned, word in zip(best.turned, words)
+            Change(
+                text=runs.text(row, changed.span),
+                wrong=runs.written([token]),
+                word=runs.written(word),
+                prompt=runs.text(row, range(len(runs.ids) - len(runs.shared))),
+            )
+            for (row, token), word in zip(turned, words)
         ),
-        at_random=best.at_random,
-        wrong=answers.wrong,
+        at_random=at_random,
+        wrong=given,
     )
-
-
-class _Answers(NamedTuple):
-    """The tokens of the right answer, and what its first token is compared with."""
-
-    right: list[int]
-    kind: list[int]  # the first tokens of the right answer and of wrong ones
-    wrong: Wrong | None  # the wrong answer, if one was given
-
-
-class _Tried(NamedTuple):
-    """A place, and its changes that fit."""
-
-    place: Place
-    turned: list[Turned]
-    at_random: bool = False  # whether the tokens were drawn at random
-
-
-def _compared_answers(runs: PromptRuns, answer: str, wrong: str) -> _Answers:
-    """Tokenize the answers; a beginning that both given ones share becomes part of the prompt."""
-    right = runs.answer_tokens(answer) if answer else [int(runs.logits.argmax())]
-    if not wrong:
-        return _Answers(right, runs.kind(right[0]), None)
-    wrong_tokens = runs.answer_tokens(wrong)
-    same = shared_length(right, wrong_tokens)
-    if same == min(len(right), len(wrong_tokens)):
-        raise InputError(f"expected another wrong answer than the answer, found {wrong!r:.40}")
-    runs.go_on(right[:same])
-    right, wrong_tokens = right[same:], wrong_tokens[same:]
-    given = Wrong(
-        word=runs.written(wrong_tokens),
-        probability=runs.probability(wrong_tokens),
-        rank=runs.rank(wrong_tokens[0]),
-    )
-    return _Answers(right, [right[0], wrong_tokens[0]], given)
-
-
-def _places_with_falls(runs: PromptRuns, spans: Iterable[range], answers: _Answers) -> list[Place]:
-    """Measure the fall of each span: of the first one, and of others while there is time."""
-    places = list[Place]()
-    for span in spans:
-        if not places or monotonic() < runs.until:
-            falls = runs.falls(span, answers.right[0], answers.kind[:_COMPARED_TOKENS])
-            places.append(Place(span.start, span.stop, runs.text(runs.ids, span), falls))
-    return places
 
 
 def _place_that_turns(
-    runs: PromptRuns, places: Sequence[Place], answers: _Answers, seed: int
-) -> _Tried:
+    runs: PromptRuns, places: Sequence[Place], seed: int
+) -> tuple[Place, list[Turned], bool]:
     """Try many changes of the places with the largest falls; return the place where most fit.
 
-    Where few fit, tokens drawn at random are tried in the place with the largest fall.
+    Also these changes, and whether they were drawn at random: where few fit, such tokens are tried
+    in the place with the largest fall.
     """
-    right, kind = answers.right[0], answers.kind
     first, *others = sorted(places, key=lambda place: -place.falls)
     enough = min(first.falls, _LEAST_FALL * first.falls)  # it may be negative
     near_first = [first, *(place for place in others if place.falls >= enough)]
-    tried = list[_Tried]()
+    tried = dict[Place, list[Turned]]()
     for place in near_first[:_MOST_WORDS]:
         if not tried or monotonic() < runs.until:
-            tried.append(_Tried(place, runs.changes(place.span, right, kind)))
+            tried[place] = runs.changes(place.span)
 
-    def enough_fit(trial: _Tried) -> tuple[int, int]:
-        different = {change.wrong for change in trial.turned}
-        return min(len(different), _ENOUGH_CHANGES), min(len(trial.turned), MOST_CHANGES // 2)
+    def enough_fit(place: Place) -> tuple[int, int]:
+        different = {wrong for _, wrong in tried[place]}
+        return min(len(different), _ENOUGH_CHANGES), min(len(tried[place]), MOST_CHANGES // 2)
 
     best = max(tried, key=enough_fit)
-    if len(best.turned) < _ENOUGH_CHANGES:
-        draw = random.Random(seed)
-        drawn = runs.changes(first.span, right, kind, draw)
-        if len(drawn) > len(best.turned):
-            return _Tried(first, drawn, at_random=True)
-    return best
-
-
-def _change(runs: PromptRuns, turned: Turned, place: Place, word: Sequence[int]) -> Change:
-    """Return a change as text; `word` has the tokens of the answer after it."""
-    return Change(
-        text=runs.text(turned.row, place.span),
-        wrong=runs.written([turned.wrong]),
-        word=runs.written(word),
-        prompt=runs.text(turned.row, range(len(runs.ids) - len(runs.shared))),
-    )
+    if len(tried[best]) < _ENOUGH_CHANGES:
+        drawn = runs.changes(first.span, random.Random(seed))
+        if len(drawn) > len(tried[best]):
+            return first, drawn, True
+    return best, tried[best], False

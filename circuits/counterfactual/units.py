@@ -23,12 +23,7 @@ from retrieval_interp.circuits.deadline import Deadline
 from retrieval_interp.circuits.hook_runs import answer_hooks
 from retrieval_interp.circuits.hooks import HookedModel
 from retrieval_interp.circuits.mechanisms import ORIGINAL, Mechanism
-from retrieval_interp.circuits.patched_heads import (
-    Counterfactual,
-    Patch,
-    Patched,
-    written,
-)
+from retrieval_interp.circuits.patched_heads import Counterfactual, Patch, Patched, mixed, written
 from retrieval_interp.circuits.paths import Head, HeadPath, RolePath, role_places
 from retrieval_interp.tasks import Batch, InputError, Task, parse_role, role_name
 from retrieval_interp.tasks.task import Attended, Outputs, Roles
@@ -40,11 +35,8 @@ PROBABILITY = "log probability"
 METRICS = {"log_probabilities": PROBABILITY, "logit_differences": LOGITS}  # by method of a task
 _BACKWARD_NUMBERS = 500_000_000  # numbers that a backward pass may keep
 _BOOTSTRAPS = 200  # bootstrap samples of prompts, which tell how stable a ranking is
-_MAIN_PATH_SHARE = (
-    1 / 3
-)  # a path stands for its head or row if its estimate is at least this share of it
+_MAIN_PATH_SHARE = 1 / 3  # of a head's or row's estimate, with which a path stands for it
 Metric = Callable[[Outputs, Batch], Float[Tensor, " batch"]]
-Paths = tuple[RolePath, ...]
 
 
 class Unit(NamedTuple):
@@ -75,22 +67,21 @@ class Unit(NamedTuple):
 
 
 def keeping(
-    empty: Circuit, heads: Iterable[Head], units: Iterable[Unit], patch: Patch = "z"
+    empty: Circuit, heads: Iterable[Head], units: Sequence[Unit], patch: Patch = "z"
 ) -> Circuit:
     """Return the circuit that keeps units and patches all others (denoising)."""
-    by_head = _by_head(units)
-    mechanisms: dict[Head, Mechanism] = {}
-    for head in heads:
-        paths, rows, whole = by_head.get(head, ((), (), False))
-        mechanisms[head] = ORIGINAL if whole else Counterfactual(paths, rows, patch)
+    regions = _regions(units)
+    mechanisms: dict[Head, Mechanism]
+    mechanisms = {head: Counterfactual(*regions.get(head, ((), ())), patch) for head in heads}
+    mechanisms |= {unit.head: ORIGINAL for unit in units if unit.dest is None}
     return replace(empty, mechanisms=mechanisms)
 
 
-def losing(empty: Circuit, units: Iterable[Unit], patch: Patch = "z") -> Circuit:
+def losing(empty: Circuit, units: Sequence[Unit], patch: Patch = "z") -> Circuit:
     """Return the circuit that patches units and keeps all others (noising)."""
-    mechanisms: dict[Head, Mechanism] = {}
-    for head, (paths, rows, whole) in _by_head(units).items():
-        mechanisms[head] = Counterfactual((), (), patch) if whole else Patched(paths, rows, patch)
+    mechanisms: dict[Head, Mechanism]
+    mechanisms = {head: Patched(*region, patch) for head, region in _regions(units).items()}
+    mechanisms |= {unit.head: Counterfactual(patch=patch) for unit in units if unit.dest is None}
     return replace(empty, mechanisms=mechanisms)
 
 
@@ -105,21 +96,21 @@ def halving(
     mechanism = circuit[unit.head]
     if unit.dest is None or not isinstance(mechanism, Counterfactual):
         return circuit.replace(unit.head, Counterfactual(patch=patch))
-    paths, rows, _ = _by_head([unit])[unit.head]
-    return circuit.replace(unit.head, replace(mechanism, halved=(paths, rows, patch)))
+    halved = *_regions([unit])[unit.head], patch
+    return circuit.replace(unit.head, replace(mechanism, halved=halved))
 
 
-def _by_head(units: Iterable[Unit]) -> dict[Head, tuple[Paths, tuple[int, ...], bool]]:
-    """Group units by head: its paths, its rows, whether it is one as a whole."""
+def _regions(units: Iterable[Unit]) -> dict[Head, tuple[tuple[RolePath, ...], tuple[int, ...]]]:
+    """Return the paths and the rows of each head that are units."""
     by_head: dict[Head, list[Unit]] = {}
     for unit in units:
         by_head.setdefault(unit.head, []).append(unit)
-    split = {}
+    regions = {}
     for head, of_head in by_head.items():
         paths = [RolePath(d, s) for _, d, s in of_head if d is not None and s is not None]
         rows = sorted(d for _, d, s in of_head if d is not None and s is None)
-        split[head] = tuple(paths), tuple(rows), any(unit.dest is None for unit in of_head)
-    return split
+        regions[head] = tuple(paths), tuple(rows)
+    return regions
 
 
 class MetricTask(Task):
@@ -161,7 +152,7 @@ class Estimates(NamedTuple):
     heads: Float[Tensor, "split batch layer head"]
     rows: Float[Tensor, "split batch layer head dest"]
     paths: Float[Tensor, "split batch layer head dest src"]
-    slopes: list[Float[Tensor, "batch pos head d_head"]]  # by layer, of the metric by z
+    slopes: Float[Tensor, "layer batch pos head d_head"]  # of the metric by z
 
     def by_example(self, unit: Unit) -> Float[Tensor, "split batch"]:
         """Return the estimates of one unit."""
@@ -231,19 +222,15 @@ def estimate_units(
     One pass for each point on the way from the counterfactual (0) to the prompt (1), for as many
     prompts at a time as memory allows. Raises OutOfTime if the deadline passes before the last.
     """
-    estimates = []
+    parts = []
     for part in batch.parts(prompts_at_once(model, batch)):
         runs = []
         for alpha in alphas:
             if deadline is not None:
                 deadline.check()
             runs.append(_estimated(model, task, part, patch, alpha))
-        heads, rows, paths = (torch.stack(level).mean(0) for level in zip(*(r[:3] for r in runs)))
-        slopes = [sum(layer) / len(alphas) for layer in zip(*(run.slopes for run in runs))]
-        estimates.append(Estimates(heads, rows, paths, slopes))
-    heads, rows, paths = (torch.cat(level, dim=1) for level in zip(*(e[:3] for e in estimates)))
-    slopes = [torch.cat(layer) for layer in zip(*(part.slopes for part in estimates))]
-    return Estimates(heads, rows, paths, slopes)
+        parts.append([torch.stack(of_runs).mean(0) for of_runs in zip(*runs)])
+    return Estimates(*(torch.cat(of_parts, dim=1) for of_parts in zip(*parts)))
 
 
 def prompts_at_once(model: HookedModel, batch: Batch) -> int:
@@ -265,17 +252,17 @@ def _estimated(
 
     def mix(z: Float[Tensor, "batch pos head d_head"], hook: Any) -> Tensor:
         layer = hook.layer()
+        there, patched = by_layer[layer], by_layer[layer].z.to(z)
         if patch == "v" and layer not in noted["pattern"]:
             raise InputError(
                 "patch: expected z or pattern for a model that shows its attention after its use, "
                 "found v"
             )
-        here = Attended(noted["pattern"].get(layer, z[:0]), noted["v"][layer], z)
-        patched = (
-            by_layer[layer].z.to(z)
-            if patch == "z"
-            else _patched_layer(here, by_layer[layer], patch)
-        )
+        if patch != "z":
+            unseen = z.new_zeros(0, z.shape[2])
+            here = Attended(noted["pattern"].get(layer, unseen), noted["v"][layer], z)
+            of_heads = [written(here.of(h), there.of(h), patch) for h in range(z.shape[2])]
+            patched = torch.stack(of_heads, dim=2)
         added[layer] = torch.zeros_like(z).requires_grad_()
         return torch.lerp(patched, z, alpha) + added[layer]
 
@@ -295,7 +282,7 @@ def _estimated(
         there = by_layer[layer].map(_detached)
         levels.append(_levels(contributions(here, there, patch), batch))
     heads, rows, paths = (torch.stack(level, dim=2).cpu() for level in zip(*levels))
-    return Estimates(heads, rows, paths, [slope.float() for slope in slopes])
+    return Estimates(heads, rows, paths, torch.stack(slopes).float())
 
 
 def _detached(x: Tensor) -> Tensor:
@@ -317,18 +304,11 @@ def contributions(
     def product(v: Tensor) -> Float[Tensor, "batch head dest src"]:
         return torch.einsum("bdhe,bshe->bhds", here.z, v.repeat_interleave(group, dim=2))
 
-    there_pattern = there.pattern if patch in ("z", "pattern") else here.pattern
-    here_product = product(here.v)
-    there_product = product(there.v) if patch in ("z", "v") else here_product
+    there_pattern, there_v = mixed(here, there, patch)
+    here_product, there_product = product(here.v), product(there_v)
     by_attention = (here.pattern - there_pattern) * (here_product + there_product) / 2
     by_values = (here.pattern + there_pattern) / 2 * (here_product - there_product)
     return torch.stack([by_attention, by_values])
-
-
-def _patched_layer(here: Attended, there: Attended, patch: Patch) -> Tensor:
-    """Return what all heads of a layer write with `patch` patched."""
-    heads = range(here.z.shape[2])
-    return torch.stack([written(here.of(h), there.of(h), patch) for h in heads], dim=2)
 
 
 def _levels(added: Float[Tensor, "split batch head dest src"], batch: Batch) -> list[Tensor]:

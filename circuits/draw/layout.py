@@ -1,4 +1,4 @@
-"""Lay out a drawing: columns of roles, rows of layers with labels and arrows."""
+"""What a drawing of a circuit has: roles in their order, and layers with labels and arrows."""
 
 import itertools
 import math
@@ -17,7 +17,6 @@ from retrieval_interp.tasks import Batch, Task, role_name
 Enabling = Mapping[HeadPath | Head, Sequence[Enabled]]  # the later paths that a path or head serves
 COLORS = ("#4c78a8", "#e45756", "#54a24b", "#b279a2", "#f58518", "#72b7b2", "#9d755d", "#bab0ac")
 _LABEL = 22  # characters at most of a faint line below a label
-_SYMBOL = 13  # characters at most of a line below a column
 _SHALLOW = 12  # layers at most of a model of which each layer has its own row
 
 
@@ -48,14 +47,6 @@ class LayerRow(NamedTuple):
     bands: list[str]
 
 
-class Drawing(NamedTuple):
-    """A circuit as it is drawn: roles from left to right, layers from the bottom."""
-
-    columns: dict[int, list[str]]  # for each role the lines below it, the last of them its name
-    rows: list[LayerRow]
-    names: Sequence[str]  # of the roles
-
-
 def worth_of_paths(
     losses: Mapping[HeadPath, float],
     intact: float = 0.0,
@@ -79,37 +70,6 @@ def worth_of_paths(
     }
 
 
-def arrange(
-    circuit: Circuit,
-    n_layers: int | None,
-    order: Sequence[int] | None,
-    task: Task | None,
-    batch: Batch | None,
-    enables: Enabling,
-    arrows: Mapping[HeadPath, Arrow],
-) -> Drawing:
-    """Lay out a drawing of a circuit; arguments are those of `draw_circuit`."""
-    if batch is None and task is not None:
-        batch = task.sample(8)
-    if order is None:
-        order = range(circuit.n_roles)[::-1] if batch is None else role_order(batch)
-    names = [role_name(role, circuit.role_names) for role in range(circuit.n_roles)]
-    words, symbols = role_words(circuit, task)
-    columns = {role: [names[role]] for role in order}
-    for role, lines in columns.items():
-        if symbols[role] != names[role]:
-            lines[:0] = textwrap.wrap(symbols[role], _SYMBOL, break_on_hyphens=False)
-    styled = dict(_styled(circuit, words, enables, arrows))
-    depth = max([n_layers or 1, *(1 + head.layer for head in circuit.heads())])
-    rows = []
-    for layers in layer_rows(circuit, depth, enables):
-        in_row = {path: arrow for path, arrow in styled.items() if path.head.layer in layers}
-        bands = [f"{head} {circuit[head]}: needed as such" for head in as_such(enables, layers)]
-        labels = list(row_labels(circuit, layers, in_row, batch, enables))
-        rows.append(LayerRow(labels, in_row, bands))
-    return Drawing(columns, rows, circuit.role_names)
-
-
 def carrying_paths(circuit: Circuit) -> list[HeadPath]:
     """Return one-hot and shared paths, and those that patched heads keep."""
     kept = {h: m for h, m in circuit.mechanisms.items() if m.is_patched}
@@ -121,7 +81,7 @@ def drawn_paths(circuit: Circuit) -> list[HeadPath]:
     return list(dict.fromkeys([*carrying_paths(circuit), *circuit.every_path()]))
 
 
-def _styled(
+def styled_arrows(
     circuit: Circuit, words: Sequence[str], enables: Enabling, arrows: Mapping[HeadPath, Arrow]
 ) -> Iterator[tuple[HeadPath, Arrow]]:
     """Complete the arrow of every path: tooltip, colour, whether it is dashed."""

@@ -1,5 +1,6 @@
 """A circuit as SVG, in the colours of the page; a file follows the reader's light or dark mode."""
 
+import textwrap
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import accumulate, pairwise, product
@@ -7,14 +8,16 @@ from typing import NamedTuple
 from xml.etree import ElementTree as ET
 
 from retrieval_interp.circuits.circuit import Circuit
-from retrieval_interp.circuits.draw.layout import Arrow, Drawing, Enabling, Label, arrange
+from retrieval_interp.circuits.draw import layout
+from retrieval_interp.circuits.draw.layout import Arrow, Enabling, Label, LayerRow
 from retrieval_interp.circuits.paths import HeadPath, RolePath
-from retrieval_interp.tasks import Batch, Task
+from retrieval_interp.tasks import Batch, Task, role_name
 
 # In pixels: a column, a layer with paths and one without, a line of text, and the margins.
 _COLUMN, _ROW, _IDLE_ROW, _LINE = 60, 96, 30, 17
 _LEFT, _RIGHT, _TOP, _FOOT = 140, 40, 26, 45
 _BESIDE = 9  # between arrows of the same path in two heads
+_SYMBOL = 13  # characters at most of a line below a column
 _CHARACTER, _TALL = 6.4, 12  # width of a character and height of a line of 11-pixel text
 
 
@@ -43,12 +46,32 @@ def draw_circuit(
         arrows: the width, colour and note of a path's arrow; `worth_of_paths` makes them of losses.
     """
     Circuit.check(circuit)
-    return to_svg(arrange(circuit, n_layers, order, task, batch, enables or {}, arrows or {}))
+    if batch is None and task is not None:
+        batch = task.sample(8)
+    if order is None:
+        order = range(circuit.n_roles)[::-1] if batch is None else layout.role_order(batch)
+    enables = enables or {}
+    words, symbols = layout.role_words(circuit, task)
+    columns = {role: [role_name(role, circuit.role_names)] for role in order}
+    for role, texts in columns.items():
+        if symbols[role] not in texts:
+            texts[:0] = textwrap.wrap(symbols[role], _SYMBOL, break_on_hyphens=False)
+    styled = dict(layout.styled_arrows(circuit, words, enables, arrows or {}))
+    depth = max([n_layers or 1, *(1 + head.layer for head in circuit.heads())])
+    rows = []
+    for layers in layout.layer_rows(circuit, depth, enables):
+        in_row = {path: arrow for path, arrow in styled.items() if path.head.layer in layers}
+        as_such = layout.as_such(enables, layers)
+        bands = [f"{head} {circuit[head]}: needed as such" for head in as_such]
+        labels = list(layout.row_labels(circuit, layers, in_row, batch, enables))
+        rows.append(LayerRow(labels, in_row, bands))
+    return _to_svg(columns, rows, circuit.role_names)
 
 
-def to_svg(drawing: Drawing) -> str:
-    """Draw a layout as an `<svg>` element."""
-    columns, rows = drawing.columns, drawing.rows
+def _to_svg(
+    columns: Mapping[int, Sequence[str]], rows: Sequence[LayerRow], names: Sequence[str]
+) -> str:
+    """Draw rows, from the bottom, and columns, each with the lines below it, the name last."""
     lines = [label for row in rows for label in row.labels]
     first_x = max(_LEFT, *(48 + (6 if label.faint else 7) * len(label.text) for label in lines))
     widths = [8 * len(line) for texts in columns.values() for line in texts[:-1]]
@@ -71,7 +94,7 @@ def to_svg(drawing: Drawing) -> str:
         curves = _curves(list(row.arrows), xs, bottom, top)
         notes = []
         for path, arrow in row.arrows.items():
-            group = _add_arrow(svg, path.text(drawing.names), arrow, curves[path])
+            group = _add_arrow(svg, path.text(names), arrow, curves[path])
             if arrow.note:
                 notes.append((group, arrow.note, curves[path]))
         _add_texts(notes, list(curves.values()))
@@ -138,7 +161,7 @@ def _add(parent: ET.Element, tag: str, text: str = "", /, **attributes: object) 
     return child
 
 
-def _add_column(svg: ET.Element, x: int, floors: list[int], texts: list[str]) -> None:
+def _add_column(svg: ET.Element, x: int, floors: list[int], texts: Sequence[str]) -> None:
     line = {"x1": x, "y1": floors[0], "x2": x, "y2": floors[-1]}
     _add(svg, "line", **line, stroke="currentColor", stroke_opacity=0.18)
     text = {"x": x, "text_anchor": "middle", "fill": "currentColor"}

@@ -3,13 +3,7 @@
 from dataclasses import dataclass
 
 from retrieval_interp.circuits.hooks import HookedModel
-from retrieval_interp.circuits.losses import (
-    Progress,
-    Scorer,
-    cut_losses,
-    mean_loss,
-    no_progress,
-)
+from retrieval_interp.circuits.losses import Progress, Scorer, cut_losses, mean_loss, no_progress
 from retrieval_interp.circuits.means import mean_attention
 from retrieval_interp.circuits.mechanisms import IDENTITY, UNIFORM, Mechanism
 from retrieval_interp.circuits.paths import Head, HeadPath, named

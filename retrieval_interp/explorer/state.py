@@ -51,30 +51,6 @@ class Selection:
     with_circuit: bool = False
 
 
-@dataclass(frozen=True)
-class Choice:
-    """A mechanism that a head may get."""
-
-    name: str
-    line: str  # for `Workbench.suppose`
-    about: str
-    chosen: bool  # whether the head has it now
-    circuit: Circuit  # with it in place
-    paths: Sequence[str]
-
-
-@dataclass(frozen=True)
-class PathDetails:
-    """A path in words, its mean attention, and the circuits that say what it is worth."""
-
-    meaning: str
-    attention: float
-    how: str  # `changed` differs from the circuit
-    act: str  # what a click does
-    changed: Circuit  # the circuit after that click
-    cut: Circuit  # the intact model without the path
-
-
 def page_state(bench: Workbench, selected: Selection) -> dict[str, Any]:
     """Collect what there is to see: the circuit so far, and the selected head and path."""
     circuit, task, path = bench.circuit, bench.task, selected.path
@@ -159,8 +135,8 @@ def example_map(bench: Workbench, selected: Selection, framed: set[HeadPath]) ->
     return {"tokens": [{"name": token, "label": token} for token in tokens], "rows": rows}
 
 
-def choices(bench: Workbench, head: Head) -> list[Choice]:
-    """List plausible mechanisms for a head."""
+def choices(bench: Workbench, head: Head) -> list[dict[str, Any]]:
+    """List plausible mechanisms for a head, with the line that supposes each, and the circuit."""
     circuit, names = bench.circuit, bench.circuit.role_names
     attention = bench.measured.intact_attention[head]
     names_of: dict[Mechanism, str] = {rule: rule.kind for rule in (ORIGINAL, UNIFORM, IDENTITY)}
@@ -175,20 +151,23 @@ def choices(bench: Workbench, head: Head) -> list[Choice]:
         names_of = {ORIGINAL: "keeps all", kept: "keeps a row", Counterfactual(): "keeps nothing"}
     names_of.setdefault(circuit[head], "as it is")
     return [
-        Choice(
-            name=name,
-            line=f"{head} {mechanism.kind if mechanism.is_measured else mechanism.text(names)}",
-            about=mechanism_words([mechanism]),
-            chosen=circuit[head] == mechanism,
-            circuit=circuit.replace(head, mechanism),
-            paths=[] if mechanism.is_measured else mechanism.text(names).split()[1:],
-        )
+        {
+            "name": name,
+            "line": f"{head} {mechanism.kind if mechanism.is_measured else mechanism.text(names)}",
+            "about": mechanism_words([mechanism]),
+            "chosen": circuit[head] == mechanism,
+            "circuit": circuit.replace(head, mechanism),
+            "paths": [] if mechanism.is_measured else mechanism.text(names).split()[1:],
+        }
         for mechanism, name in names_of.items()
     ]
 
 
-def path_details(bench: Workbench, path: HeadPath) -> PathDetails:
-    """Describe a path, and what a click on it would do."""
+def path_details(bench: Workbench, path: HeadPath) -> dict[str, Any]:
+    """Describe a path, and what a click on it would do: `act`, which gives the circuit `changed`.
+
+    `how` says in what that circuit differs, and `cut` is the intact model without the path.
+    """
     circuit, keeping = bench.circuit, bench.circuit.is_patched
     inside = path in carrying_paths(circuit)
     changed = circuit.without(path) if inside else suppose(circuit, _adding(circuit, path))
@@ -197,14 +176,14 @@ def path_details(bench: Workbench, path: HeadPath) -> PathDetails:
         how, act = ("if not kept", "Do not keep it") if inside else ("if kept", "Keep it")
     elif changed[path.head].paths == (path.path,) and not inside:
         how = f"with {path.head} {changed[path.head].kind} along this path alone"
-    return PathDetails(
-        meaning=bench.task.path_label(*path.path),
-        attention=float(bench.measured.intact_attention[path.head][path.path]),
-        how=how,
-        act=act,
-        changed=changed,
-        cut=bench.scorer.empty_circuit.cut(path),
-    )
+    return {
+        "meaning": bench.task.path_label(*path.path),
+        "attention": float(bench.measured.intact_attention[path.head][path.path]),
+        "how": how,
+        "act": act,
+        "changed": changed,
+        "cut": bench.scorer.empty_circuit.cut(path),
+    }
 
 
 def _adding(circuit: Circuit, path: HeadPath) -> str:
@@ -275,8 +254,8 @@ class Exploring:
     def _measure(self) -> None:
         """Measure the next loss that the page lacks, show it, and go on."""
         details = self.page["details"]
-        shown = [details.changed, details.cut] if details else []
-        shown += [choice.circuit for choice in self.page["choices"]]
+        shown = [details["changed"], details["cut"]] if details else []
+        shown += [choice["circuit"] for choice in self.page["choices"]]
         if missing := [circuit for circuit in shown if circuit not in self.losses]:
             try:
                 self.losses[missing[0]] = self.bench.loss_with(missing[0])
