@@ -4,14 +4,13 @@
 what was read of a text, to run others that begin alike.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from jaxtyping import Float, Int
-from torch import Tensor, nn
+from torch import Tensor
 
 from retrieval_interp.circuits.circuit import Circuit
 from retrieval_interp.circuits.hooks import (
@@ -27,9 +26,6 @@ from retrieval_interp.circuits.hooks import (
 )
 from retrieval_interp.tasks import Batch
 
-NOTED = 200_000_000  # numbers that a base may keep of what modules read and returned
-InputOutput = dict[nn.Module, tuple[Tensor, Tensor]]  # a module's input and output, [batch pos d]
-
 
 @dataclass(frozen=True)
 class HookBase:
@@ -38,25 +34,19 @@ class HookBase:
     circuit: Circuit
     outputs: Float[Tensor, "batch answer d_out"]
     returned: Sequence[Any]
-    noted: InputOutput
 
 
 class HookRuns:
     """Runs of a hooked model on a batch, from the first layer that differs from a base.
 
     If the task has answer roles, logits are computed at these only; with a large vocabulary all
-    would fill the memory. Inputs and outputs of modules are kept, if they are `most` numbers.
+    would fill the memory.
     """
 
-    def __init__(
-        self, model: HookedModel, batch: Batch, answers: tuple[int, ...] = (), most: int = NOTED
-    ):
+    def __init__(self, model: HookedModel, batch: Batch, answers: tuple[int, ...] = ()):
         self.model, self.batch = model, batch
         self.reading = answer_hooks(model, batch, answers)
         self.patterns = KeptPatterns(batch, model)
-        n_examples, n_positions = batch.inputs.shape[:2]
-        size = 7 * model.cfg.n_layers * model.cfg.d_model * n_examples * n_positions
-        self.modules = [] if has_hooks(model) or size > most else position_wise(model)
 
     @torch.no_grad()
     def base(self, circuit: Circuit, old: HookBase | None = None) -> HookBase:
@@ -65,25 +55,21 @@ class HookRuns:
         if old is not None and layer == len(self.model.blocks):
             return replace(old, circuit=circuit)
         returned = list(old.returned[:layer]) if old else []
-        noted, old_noted = (dict(old.noted), old.noted) if old else (InputOutput(), InputOutput())
         before = returned[-1] if returned else None
         handles = [
             block.register_forward_hook(lambda block, inputs, output: returned.append(output))
             for block in self.model.blocks[layer:-1]
         ]
         try:
-            with only_where_different(self.modules, old_noted, noted):
-                outputs = self._run(circuit, layer, before)
+            outputs = self._run(circuit, layer, before)
         finally:
             for handle in handles:
                 handle.remove()
-        if old is None:
-            self.modules = [module for module in noted if acts_alone(module, *noted[module])]
         if returned:  # a model may do more between blocks than pass on what they return
             again = self._run(circuit, len(returned), returned[-1])
             same = torch.allclose(again, outputs, atol=1e-5, rtol=1e-5, equal_nan=True)
             returned = returned if same and len(returned) == len(self.model.blocks) - 1 else []
-        return HookBase(circuit, outputs, returned, noted)
+        return HookBase(circuit, outputs, returned)
 
     @torch.no_grad()
     def outputs(self, circuit: Circuit, base: HookBase) -> Float[Tensor, "batch answer d_out"]:
@@ -91,8 +77,7 @@ class HookRuns:
         layer = self.first_layer(circuit, base)
         if layer == len(self.model.blocks):
             return base.outputs
-        with only_where_different(self.modules, base.noted):
-            return self._run(circuit, layer, [None, *base.returned][layer])
+        return self._run(circuit, layer, [None, *base.returned][layer])
 
     def first_layer(self, circuit: Circuit, base: HookBase | None) -> int:
         """Return the first layer that differs from a base; n_layers if none does."""
@@ -164,57 +149,3 @@ class ContinuedRuns:
             self.read = rows[0].tolist()
             self.kept = [(layer.keys, layer.values) for layer in cache.layers]
         return logits[:, -size:].float()
-
-
-def position_wise(model: HookedModel) -> list[nn.Module]:
-    """Return a model's MLPs and the linear maps of its attention, if they are modules."""
-    mlps = [getattr(block, "mlp", None) for block in model.blocks]
-    inside = [module for block in model.blocks for module in block.attn.modules()]
-    linear = [x for x in inside if getattr(getattr(x, "weight", None), "ndim", 0) == 2]
-    leaves = [module for module in linear if not list(module.children())]
-    return [*(mlp for mlp in mlps if isinstance(mlp, nn.Module)), *leaves]
-
-
-def acts_alone(module: nn.Module, read: Tensor, returned: Tensor) -> bool:
-    """Whether a module returns the same for the last position if it reads it alone."""
-    difference = (module(read[-1:, -1:]) - returned[-1:, -1:]).abs().max()
-    return bool(difference <= 1e-4 * returned.abs().max())
-
-
-@contextmanager
-def only_where_different(
-    modules: list[nn.Module], known: InputOutput, noted: InputOutput | None = None
-) -> Iterator[None]:
-    """Compute modules only at positions where their input differs from a known run's.
-
-    Their inputs and outputs are added to `noted`, if it is given.
-    """
-
-    def partly(module: nn.Module, whole: Callable[..., Any]) -> Callable[..., Any]:
-        def forward(x: Tensor, *arguments: Any, **named: Any) -> Any:
-            if arguments or named:  # which may differ, as the residual of a Bloom's MLP
-                return whole(x, *arguments, **named)
-            known_input, known_output = known.get(module, (x[:0], x))
-            if x.ndim != 3 or known_input.shape != x.shape:
-                output = whole(x)
-            else:
-                differs = (x != known_input).any(-1)
-                differs[0, 0] |= ~differs.any()  # an empty input would not do for every module
-                output = known_output.clone()
-                output[differs] = whole(x[differs][None])[0]
-            if noted is not None and isinstance(output, Tensor) and x.ndim == output.ndim == 3:
-                noted[module] = x, output
-            return output
-
-        return forward
-
-    before = [vars(module).get("forward") for module in modules]
-    try:
-        for module in modules:
-            vars(module)["forward"] = partly(module, module.forward)
-        yield
-    finally:
-        for module, forward in zip(modules, before):
-            vars(module)["forward"] = forward
-            if forward is None:
-                del vars(module)["forward"]

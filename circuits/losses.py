@@ -9,10 +9,6 @@ circuit only what differs from the base is computed, in one of two ways:
 
    - What every block of the base returned is kept. Blocks before the first head whose mechanism
      differs would return the same, so they are skipped.
-   - In later layers, MLPs and linear maps act on each position alone. They are computed only where
-     what they take differs from what they took in the base (`only_where_different`). Only
-     attention moves anything between positions: nothing differs before the first position that a
-     circuit reaches.
    - The patterns of mechanisms are kept (`hooks.KeptPatterns`).
 
 2. **Only the roles that a change can reach, and the answer needs** (`role_runs.RoleRuns`): for
@@ -39,7 +35,7 @@ from torch import Tensor
 
 from retrieval_interp.circuits import fits
 from retrieval_interp.circuits.circuit import Circuit
-from retrieval_interp.circuits.hook_runs import NOTED, HookBase, HookRuns
+from retrieval_interp.circuits.hook_runs import HookBase, HookRuns
 from retrieval_interp.circuits.hooks import (
     HookedModel,
     heads_of,
@@ -238,9 +234,7 @@ def make_runs(model: HookedModel, batch: Batch, task: Task) -> "Runs":
 
 def make_hook_runs(model: HookedModel, batch: Batch, task: Task) -> "Runs":
     """Make the runs that are exact for every hooked model and every circuit."""
-    parts = parts_of(model, batch)
-    most = NOTED // len(parts)
-    return Runs([HookRuns(model, part, task.answer_roles, most) for part in parts])
+    return Runs([HookRuns(model, part, task.answer_roles) for part in parts_of(model, batch)])
 
 
 def _role_runs_are_exact(model: HookedModel, batch: Batch, task: Task) -> bool:
