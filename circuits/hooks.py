@@ -107,6 +107,28 @@ def noting(model: HookedModel, *names: str) -> Iterator[dict[str, dict[int, Tens
         yield noted
 
 
+def answer_hooks(
+    model: HookedModel, batch: Batch, answer_roles: tuple[int, ...]
+) -> list[tuple[str, Callable[..., Tensor]]]:
+    """Return hooks that keep only the answer roles' positions before logits are computed.
+
+    For an absent role some position is kept, which `Task.answers` leaves out. There are no hooks if
+    there are as many answers as positions: `Task.answers` could not tell them from whole sequences.
+    """
+    positions = batch.roles[:, :, list(answer_roles)].flatten(1).clamp(min=0)
+    if not answer_roles or positions.shape[1] == batch.inputs.shape[1]:
+        return []
+    example = torch.arange(len(batch), device=positions.device)[:, None]
+
+    def at_answers(residual: Tensor, hook: Any) -> Tensor:
+        return residual[example, positions]
+
+    # A bridge needs whole sequences up to its last layer norm.
+    bridged = "unembed.hook_in" in hook_points(model)
+    last = f"blocks.{model.cfg.n_layers - 1}.hook_resid_post"
+    return [("unembed.hook_in" if bridged else last, at_answers)]
+
+
 def check_fired(model: HookedModel, name: str, count: int) -> None:
     """Check that a hook on the attention of every layer fired."""
     if count != model.cfg.n_layers:

@@ -5,7 +5,7 @@ in place; it always equals that of a whole run with hooks (`hooks.ablated`). Cir
 compared with each other differ little. So one run is kept, the *base*, and of a run with another
 circuit only what differs from the base is computed, in one of two ways:
 
-1. **With hooks, from the first layer that differs** (`hook_runs.HookRuns`): for any hooked model.
+1. **With hooks, from the first layer that differs** (`HookRuns`): for any hooked model.
 
    - What every block of the base returned is kept. Blocks before the first head whose mechanism
      differs would return the same, so they are skipped.
@@ -26,7 +26,7 @@ docs/speed.md measures how much time each of these saves.
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -35,10 +35,13 @@ from torch import Tensor
 
 from retrieval_interp.circuits import fits
 from retrieval_interp.circuits.circuit import Circuit
-from retrieval_interp.circuits.hook_runs import HookBase, HookRuns
 from retrieval_interp.circuits.hooks import (
     HookedModel,
+    KeptPatterns,
+    ablated,
+    answer_hooks,
     heads_of,
+    hooked,
     parts_of,
     positions_by_layer,
     run_model,
@@ -250,6 +253,73 @@ def _role_runs_are_exact(model: HookedModel, batch: Batch, task: Task) -> bool:
         outputs = run_model(model, few)[example, few.roles[:, :, SCORED_ROLE]]
     # Anything that `supports` does not check shows here.
     return torch.allclose(runs.outputs(empty, runs.base(empty)), outputs, 1e-4, 1e-4, True)
+
+
+@dataclass(frozen=True)
+class HookBase:
+    """A whole run; `returned` is of each block but the last, or empty if no run can start there."""
+
+    circuit: Circuit
+    outputs: Float[Tensor, "batch answer d_out"]
+    returned: Sequence[Any]
+
+
+class HookRuns:
+    """Runs of a hooked model on a batch, from the first layer that differs from a base.
+
+    If the task has answer roles, logits are computed at these only; with a large vocabulary all
+    would fill the memory.
+    """
+
+    def __init__(self, model: HookedModel, batch: Batch, answers: tuple[int, ...] = ()):
+        self.model, self.batch = model, batch
+        self.reading = answer_hooks(model, batch, answers)
+        self.patterns = KeptPatterns(batch, model)
+
+    @torch.no_grad()
+    def base(self, circuit: Circuit, old: HookBase | None = None) -> HookBase:
+        """Run a circuit as a base, from where it differs from an old one."""
+        layer = self.first_layer(circuit, old)
+        if old is not None and layer == len(self.model.blocks):
+            return replace(old, circuit=circuit)
+        returned = list(old.returned[:layer]) if old else []
+        before = returned[-1] if returned else None
+        handles = [
+            block.register_forward_hook(lambda block, inputs, output: returned.append(output))
+            for block in self.model.blocks[layer:-1]
+        ]
+        try:
+            outputs = self._run(circuit, layer, before)
+        finally:
+            for handle in handles:
+                handle.remove()
+        if returned:  # a model may do more between blocks than pass on what they return
+            again = self._run(circuit, len(returned), returned[-1])
+            same = torch.allclose(again, outputs, atol=1e-5, rtol=1e-5, equal_nan=True)
+            returned = returned if same and len(returned) == len(self.model.blocks) - 1 else []
+        return HookBase(circuit, outputs, returned)
+
+    @torch.no_grad()
+    def outputs(self, circuit: Circuit, base: HookBase) -> Float[Tensor, "batch answer d_out"]:
+        """Return the outputs under a circuit, run from where it differs from the base."""
+        layer = self.first_layer(circuit, base)
+        if layer == len(self.model.blocks):
+            return base.outputs
+        return self._run(circuit, layer, [None, *base.returned][layer])
+
+    def first_layer(self, circuit: Circuit, base: HookBase | None) -> int:
+        """Return the first layer that differs from a base; n_layers if none does."""
+        if base is None:
+            return 0
+        heads = circuit.mechanisms.keys() | base.circuit.mechanisms.keys()
+        layers = [head.layer for head in heads if circuit[head] != base.circuit[head]]
+        layer = min(layers, default=len(self.model.blocks))
+        return layer if base.returned or not layers else 0
+
+    def _run(self, circuit: Circuit, layer: int, before: Any) -> Tensor:
+        reading = hooked(self.model, self.reading)
+        with ablated(self.model, circuit, self.batch, layer, self.patterns), reading:
+            return run_model(self.model, self.batch, layer, before)
 
 
 Base = Sequence[HookBase | RoleBase]  # the run that is kept, part by part

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import retrieval_interp as ri
-from retrieval_interp.circuits.hook_runs import ContinuedRuns
+from retrieval_interp.circuits.continued_runs import ContinuedRuns
 from retrieval_interp.llm.probabilities import expected_accuracy, log_probabilities
 from retrieval_interp.tasks.words.prompts import FORMULATIONS
 from tests.models import FAMILIES, hooked_model, stock_transformer, untrained_bridge

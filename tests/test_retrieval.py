@@ -7,8 +7,7 @@ import pytest
 import torch
 
 import retrieval_interp as ri
-from retrieval_interp.circuits.hook_runs import HookRuns
-from retrieval_interp.circuits.losses import make_runs
+from retrieval_interp.circuits.losses import HookRuns, make_runs
 from retrieval_interp.commands.train import train_options
 from retrieval_interp.tasks import path_graph
 from retrieval_interp.tasks.graph import Node

@@ -25,9 +25,14 @@ from retrieval_interp.circuits.counterfactual.units import LEVELS, MetricTask, U
 from retrieval_interp.circuits.deadline import OutOfTime
 from retrieval_interp.circuits.discovery.needed import minimal_sets
 from retrieval_interp.circuits.head_kinds import MOVER, head_name, is_so_on_text
-from retrieval_interp.circuits.hook_runs import HookRuns
 from retrieval_interp.circuits.hooks import HookedModel
-from retrieval_interp.circuits.losses import Measured, Progress, no_progress, standard_error
+from retrieval_interp.circuits.losses import (
+    HookRuns,
+    Measured,
+    Progress,
+    no_progress,
+    standard_error,
+)
 from retrieval_interp.circuits.means import mean_attention
 from retrieval_interp.circuits.patched_heads import Patch
 from retrieval_interp.circuits.paths import Head, HeadPath, RolePath, attention_by_role

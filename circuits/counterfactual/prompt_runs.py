@@ -16,8 +16,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from retrieval_interp.circuits.hook_runs import ContinuedRuns, answer_hooks
-from retrieval_interp.circuits.hooks import HookedModel, hooked, run_model
+from retrieval_interp.circuits.continued_runs import ContinuedRuns
+from retrieval_interp.circuits.hooks import HookedModel, answer_hooks, hooked, run_model
 from retrieval_interp.tasks import Batch, InputError
 from retrieval_interp.tasks.words.text_task import shared_length, token_ids
 

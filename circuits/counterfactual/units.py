@@ -20,7 +20,6 @@ from torch import Tensor
 from retrieval_interp.circuits import hooks
 from retrieval_interp.circuits.circuit import Circuit
 from retrieval_interp.circuits.deadline import Deadline
-from retrieval_interp.circuits.hook_runs import answer_hooks
 from retrieval_interp.circuits.hooks import HookedModel
 from retrieval_interp.circuits.mechanisms import ORIGINAL, Mechanism
 from retrieval_interp.circuits.patched_heads import Counterfactual, Patch, Patched, mixed, written
@@ -267,7 +266,7 @@ def _estimated(
         return torch.lerp(patched, z, alpha) + added[layer]
 
     mixing = hooks.in_all_layers(model, "hook_z", mix)
-    mixing += answer_hooks(model, batch, task.answer_roles)
+    mixing += hooks.answer_hooks(model, batch, task.answer_roles)
     with hooks.noting(model, "pattern", "v") as noted, hooks.hooked(model, mixing):
         metric = task.metric(hooks.run_model(model, batch).float(), batch)
     if not metric.requires_grad:

@@ -23,7 +23,6 @@ from torch import Tensor
 from retrieval_interp.circuits import hooks
 from retrieval_interp.circuits.circuit import Circuit
 from retrieval_interp.circuits.fits import check_batch_fits, check_model_fits
-from retrieval_interp.circuits.hook_runs import answer_hooks
 from retrieval_interp.circuits.hooks import HookedModel
 from retrieval_interp.circuits.mechanisms import Mechanism, Positions
 from retrieval_interp.circuits.paths import Head
@@ -216,7 +215,7 @@ def pattern_gradients(
         return z + torch.einsum("bhds,bshe->bdhe", zero, v)
 
     shifting = hooks.in_all_layers(model, "hook_z", shift)
-    shifting += answer_hooks(model, batch, task.answer_roles)
+    shifting += hooks.answer_hooks(model, batch, task.answer_roles)
     with torch.enable_grad():
         with (
             hooks.noting(model, "pattern") as before,

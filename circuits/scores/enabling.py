@@ -13,9 +13,8 @@ from torch import Tensor
 
 from retrieval_interp.circuits import hooks
 from retrieval_interp.circuits.circuit import Circuit
-from retrieval_interp.circuits.hook_runs import HookRuns
 from retrieval_interp.circuits.hooks import HookedModel
-from retrieval_interp.circuits.losses import Progress, SomeRemoval, no_progress, with_cut
+from retrieval_interp.circuits.losses import HookRuns, Progress, SomeRemoval, no_progress, with_cut
 from retrieval_interp.circuits.paths import HeadPath, attention_along
 from retrieval_interp.tasks import Batch
 from retrieval_interp.tasks.messages import check_type

@@ -17,7 +17,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from retrieval_interp.circuits.hook_runs import ContinuedRuns
+from retrieval_interp.circuits.continued_runs import ContinuedRuns
 from retrieval_interp.circuits.hooks import HookedModel, measuring
 from retrieval_interp.circuits.losses import Progress, no_progress, standard_error
 from retrieval_interp.llm.results import AccuracyRow
