@@ -16,6 +16,7 @@ from torch import Tensor
 from retrieval_interp.circuits.mechanisms import Mechanism, Output, OwnPattern, WithPaths
 from retrieval_interp.circuits.paths import Places, RolePath, joined
 from retrieval_interp.tasks import InputError, parse_role, role_name
+from retrieval_interp.tasks.structured import from_data
 from retrieval_interp.tasks.task import Attended, Roles
 
 Patch = Literal["z", "pattern", "v"]  # what is patched: attention and values, or one of them
@@ -94,9 +95,10 @@ class Counterfactual(WithPaths):
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any], roles: Roles) -> Mechanism:
-        made: Any = super().from_dict({"rows": [], "patch": "z", **data}, roles)
-        rows: Mechanism = replace(made, rows=tuple(parse_role(name, roles) for name in made.rows))
-        return rows
+        names = from_data(tuple[str, ...], data.get("rows", []), "rows")
+        made: Any = super().from_dict({"patch": "z", **data, "rows": []}, roles)
+        with_rows: Mechanism = replace(made, rows=tuple(parse_role(name, roles) for name in names))
+        return with_rows
 
     @classmethod
     def from_words(cls, words: Sequence[str], roles: Roles) -> Mechanism:
