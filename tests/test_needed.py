@@ -16,7 +16,7 @@ from retrieval_interp.circuits.losses import Scorer, all_but_one, standard_error
 from retrieval_interp.circuits.mechanisms import IDENTITY, Cut
 from retrieval_interp.circuits.paths import Head, HeadPath, RolePath
 from tests.built_by_hand import LastMark, Star, built, finds_the_star, hands_on
-from tests.naive import naive_mse, naive_outputs
+from tests.naive import naive_loss, naive_outputs
 
 TOLERANCE = 0.05 / 8  # for symbols of variance 1/8
 
@@ -91,7 +91,7 @@ def test_the_score_of_redundant_paths_is_that_of_plain_runs(halved):
         }
         for cut, measured in measured_by_cut.items():
             zeros = Circuit({path.head: Cut((path.path,)) for path in cut}, circuit.n_roles)
-            expected = naive_mse(built.model, built.task, zeros, batch)
+            expected = naive_loss(built.model, built.task, zeros, batch)
             assert measured == pytest.approx(expected, abs=1e-6)
         assert row.one_suffices and row.needed and all(row.suffice)
         least, most = min(row.left_losses), row.live_loss

@@ -7,13 +7,10 @@ import pytest
 import torch
 
 import retrieval_interp as ri
-from retrieval_interp.circuits.hook_runs import HookRuns
-from retrieval_interp.circuits.losses import make_runs
 from retrieval_interp.commands.train import train_options
 from retrieval_interp.tasks import path_graph
 from retrieval_interp.tasks.graph import Node
 from retrieval_interp.tasks.sampling import normals, philox, random_words
-from tests.models import randomize
 
 
 def words(counter, key):
@@ -220,21 +217,6 @@ def test_the_command_line_takes_the_task_of_the_preset():
         parsed("conditional", "--task.graph", "tripel")
     with pytest.raises(ri.InputError, match="found --task.steps"):
         parsed("conditional", "--task.steps", "3")
-
-
-@pytest.mark.parametrize("tables", ["full", "chains"])
-@torch.no_grad()
-def test_losses_of_circuits_equal_whole_runs(tables):
-    task = ri.ConditionalRetrievalTask(chains=2, graph=ri.GRAPHS["functions"], dim=2, tables=tables)
-    model = randomize(ri.build_model(ri.ModelConfig(layers=2, heads=1, d_model=8), task)).eval()
-    batch = task.sample(16, split="test")
-    # Statements of no chain have no role: the general way. Without them the fast one is exact.
-    runs = make_runs(model, batch, task)
-    assert runs.are_cheap == (tables != "full")
-    circuit = ri.parse_circuit(["L0.H0 one-hot s3<-s2 s1<-s1", "L1.H0 s0<-s3"], task)
-    whole = task.answers(HookRuns(model, batch).base(circuit).outputs, batch)
-    read = task.answers(runs.outputs(circuit, runs.base(ri.Circuit.empty(task))), batch)
-    torch.testing.assert_close(read, whole, atol=1e-5, rtol=0)
 
 
 def test_a_graph_is_read_and_written_as_text():
