@@ -132,33 +132,37 @@ def test_what_a_path_enables_is_seen_from_both_sides(rotary, task, model):
     assert {row.path for row in found[other]} == {later[0]}
     rows = found[cut]
     assert {row.path for row in rows} == set(later)
-    circuit = Circuit.empty(task).cut(cut)
-    intact, (_, before) = mean_attention(model, batch), model.run_with_cache(batch.inputs)
-    with ri.ablated(model, circuit, batch):
+    _, before = model.run_with_cache(batch.inputs)
+    with ri.ablated(model, Circuit.empty(task).cut(cut), batch):
         _, changed = model.run_with_cache(batch.inputs)
-    for row in rows:
-        layer, place = row.path.head.layer, (*row.path.head, *row.path.path)
-        assert row.attention == pytest.approx(float(intact[place]), abs=1e-5)
-        x, y = (
-            torch.stack(
-                [
-                    run[f"blocks.{layer}.attn.hook_v"][example, at, row.path.head.head]
-                    for example in range(6)
-                    for at in batch.roles[example, :, row.path.path.src]
-                ]
-            )
-            for run in (before, changed)
+    example = torch.arange(6)[:, None]
+
+    def at_role(run, name, path, role):
+        """What is computed for a path's head at the positions of a role, [example chain d_head]."""
+        layer, head = path.head
+        return run[f"blocks.{layer}.attn.hook_{name}"][example, batch.roles[:, :, role], head]
+
+    def attention(queries, keys, path):
+        """The mean along a path by the queries of one run and the keys of another."""
+        (layer, head), (dest, src), rot = path.head, path.path, "rot_" if rotary else ""
+        q = at_role(queries, f"{rot}q", path, dest)
+        k = keys[f"blocks.{layer}.attn.hook_{rot}k"][:, :, head]
+        scores, place = q @ k.mT / q.shape[-1] ** 0.5, torch.arange(k.shape[1])
+        hidden = place > batch.roles[:, :, dest, None]
+        pattern = scores.masked_fill(hidden, -torch.inf).softmax(-1)
+        return pytest.approx(
+            float(pattern.gather(2, batch.roles[:, :, src, None]).mean()), abs=1e-5
         )
-        x, y = x - x.mean(0), y - y.mean(0)
+
+    for row in rows:
+        assert row.attention == attention(before, before, row.path)
+        assert row.when_cut == attention(changed, changed, row.path)
+        assert row.by_query == attention(changed, before, row.path)
+        assert row.by_key == attention(before, changed, row.path)
+        x, y = (at_role(run, "v", row.path, row.path.path.src) for run in (before, changed))
+        x, y = x - x.mean((0, 1)), y - y.mean((0, 1))
         share = float((x * y).sum() / (x * x).sum())
         assert row.by_value == pytest.approx(row.attention * share, abs=1e-5)
-        for side, value in (("q", row.by_query), ("k", row.by_key)):
-            name = f"blocks.{layer}.attn.hook_{side}"
-            with model.hooks(fwd_hooks=[(name, lambda x, hook, name=name: changed[name])]):
-                assert value == pytest.approx(float(mean_attention(model, batch)[place]), abs=1e-5)
-        with ri.ablated(model, circuit, batch):
-            both = mean_attention(model, batch)
-        assert row.when_cut == pytest.approx(float(both[place]), abs=1e-5)
 
 
 def test_random_circuits_have_the_same_size_and_mechanisms(task):
