@@ -177,8 +177,6 @@ def test_a_loss_that_bends_down_has_no_curvature_term(hooked):
     found = attribution.estimate(parse_circuit(["L1.H0 uniform"], Lookup()))
     assert not attribution.parts[0].of_outputs and found.curvature == 0
     assert found.effect == found.first != 0
-    with pytest.raises(ri.InputError, match="expected heads from L0.H0 to .*, found L9.H0"):
-        attribution.estimate(parse_circuit(["L9.H0 uniform"], Lookup()))
 
 
 class Accuracy(Lookup):
