@@ -7,6 +7,7 @@ import signal
 import weakref
 
 import pytest
+import torch
 
 import retrieval_interp as ri
 from retrieval_interp.circuits.circuit import Circuit
@@ -16,7 +17,7 @@ from retrieval_interp.circuits.losses import Scorer, mean_loss, standard_error
 from retrieval_interp.circuits.mechanisms import IDENTITY, UNIFORM
 from retrieval_interp.circuits.paths import Head
 from tests.built_by_hand import LastMark, Star, built, copies, finds_the_star, hands_on, scores
-from tests.naive import naive_loss
+from tests.naive import hooks_left, naive_loss
 
 # Searches take several times as long with the tests' type checks, which other tests have.
 pytestmark = pytest.mark.usefixtures("without_type_checks")
@@ -212,12 +213,12 @@ def test_an_interrupt_leaves_nothing_on_the_model(place):
             raise KeyboardInterrupt
 
     with model.hooks(fwd_hooks=[(runs, interrupt)]):
-        before = {name: len(p.fwd_hooks) for name, p in model.hook_dict.items()}
+        before = hooks_left(model)
         with contextlib.suppress(KeyboardInterrupt):  # a circuit that holds is given back
             found = ri.discover(model, task, examples=32)
             assert found.unfinished
         assert next(attended) > place
-        assert before == {name: len(p.fwd_hooks) for name, p in model.hook_dict.items()}
+        assert hooks_left(model) == before
     for weight, (learnable, value) in zip(model.parameters(), weights):
         assert weight.requires_grad == learnable and weight.grad is None
         assert torch.equal(weight, value)
