@@ -18,15 +18,20 @@ Example = tuple[list[int], list[int], list[list[int]]]  # tokens, targets, roles
 LETTERS, STARRED, END = range(4), range(4, 8), 8  # tokens: a b c d, a* b* c* d*, END
 
 
+def blank(**sizes):
+    """A model without norms and MLPs, and its weights by name: all zero, to be written to."""
+    how = {"attn_only": True, "normalization_type": None, "device": "cpu", "seed": 0}
+    model = stock_transformer(**sizes, **how)
+    return model, {name: weight.data.zero_() for name, weight in model.named_parameters()}
+
+
 def built(n_ctx, heads, d_vocab=9, d_out=4, bias=None, attention_dir="causal"):
     """A model with these heads: pairs of scores [tokens + positions, same], outputs by token."""
     inner = d_vocab + n_ctx
     width = inner + d_out
     sizes = {"n_layers": 1, "n_heads": len(heads), "d_model": width, "d_head": width}
-    sizes |= {"n_ctx": n_ctx, "d_vocab": d_vocab, "d_vocab_out": d_out, "attn_only": True}
-    how = {"normalization_type": None, "attention_dir": attention_dir, "device": "cpu", "seed": 0}
-    model = stock_transformer(**sizes, **how)
-    new = {name: torch.zeros_like(value) for name, value in model.named_parameters()}
+    sizes |= {"n_ctx": n_ctx, "d_vocab": d_vocab, "d_vocab_out": d_out}
+    model, new = blank(**sizes, attention_dir=attention_dir)
     new["embed.W_E"][:, :d_vocab] = torch.eye(d_vocab)
     new["pos_embed.W_pos"][:, d_vocab:inner] = torch.eye(n_ctx)
     new["unembed.W_U"][inner:] = torch.eye(d_out)
@@ -37,8 +42,7 @@ def built(n_ctx, heads, d_vocab=9, d_out=4, bias=None, attention_dir="causal"):
         new["blocks.0.attn.W_K"][number] = torch.eye(width)
         new["blocks.0.attn.W_V"][number] = torch.eye(width)
         new["blocks.0.attn.W_O"][number, :d_vocab, inner:] = writes
-    model.load_state_dict({**model.state_dict(), **new})
-    return model.eval()
+    return model
 
 
 def scores(n_ctx, *pairs, d_vocab=9):
@@ -137,10 +141,8 @@ def hands_on():
     is all that L1.H0 reads. L0.H1 attends to the position before and tells whether it is a mark,
     which L1.H0 looks for. L1.H1 does nothing. A residual: token, position, marked, letter, output.
     """
-    sizes = {"n_layers": 2, "n_heads": 2, "d_model": 23, "d_head": 23, "n_ctx": 8, "d_vocab": 6}
-    how = {"d_vocab_out": 4, "attn_only": True, "normalization_type": None, "device": "cpu"}
-    model = stock_transformer(**sizes, **how, seed=0)
-    new = {name: torch.zeros_like(value) for name, value in model.named_parameters()}
+    sizes = {"n_layers": 2, "n_heads": 2, "d_model": 23, "d_head": 23, "n_ctx": 8}
+    model, new = blank(**sizes, d_vocab=6, d_vocab_out=4)
     new["embed.W_E"][:, :6], new["pos_embed.W_pos"][:, 6:14] = torch.eye(6), torch.eye(8)
     new["unembed.W_U"][19:] = torch.eye(4)
     q, k, v, o = ([new[f"blocks.{layer}.attn.W_{x}"] for layer in (0, 1)] for x in "QKVO")
@@ -152,8 +154,7 @@ def hands_on():
     v[0][1, 4, 0], o[0][1, 0, 14] = 1.0, 1.0
     q[1][0, 5, 0], k[1][0, 14, 0], k[1][0, 6:14, 0] = sharp, 1.0, torch.arange(8) / 10
     v[1][0, 15:19, :4], o[1][0, :4, 19:] = torch.eye(4), torch.eye(4) * 9
-    model.load_state_dict({**model.state_dict(), **new})
-    return model.eval()
+    return model
 
 
 def by_hand():
@@ -165,33 +166,28 @@ def by_hand():
     task = ri.EquationsTask(chains=3, steps=1, curriculum=False)
     n, length = task.d_in, task.n_positions
     width = 3 * n + length
-    model = stock_transformer(
-        n_layers=2, n_heads=1, d_model=width, d_head=width, n_ctx=length, d_vocab=n,
-        d_vocab_out=n, attn_only=True, normalization_type=None, seed=0, device="cpu",
-    )  # fmt: skip
-    eye, zero = torch.eye(n), torch.zeros(width, width)
+    sizes = {"n_layers": 2, "n_heads": 1, "d_model": width, "d_head": width}
+    model, new = blank(**sizes, n_ctx=length, d_vocab=n, d_vocab_out=n)
+    eye = torch.eye(n)
     own, before, answer = (slice(block * n, (block + 1) * n) for block in range(3))
     place = slice(3 * n, width)
     back = torch.zeros(length, length)
     back[torch.arange(2, length), torch.arange(length - 2)] = 1000.0
-    weights = {name: torch.zeros_like(value) for name, value in model.named_parameters()}
-    weights["embed.W_E"][:, own] = eye
-    weights["pos_embed.W_pos"][:, place] = torch.eye(length)
-    weights["unembed.W_U"][answer] = 50 * eye
-    for layer in range(2):
-        for name in "QKVO":
-            weights[f"blocks.{layer}.attn.W_{name}"][0] = zero
-    first, second = ({k: f"blocks.{layer}.attn.W_{k}" for k in "QKVO"} for layer in range(2))
-    weights[first["Q"]][0, place, place] = back
-    weights[first["K"]][0, place, place] = torch.eye(length)
-    weights[first["V"]][0, own, own] = eye
-    weights[first["O"]][0, own, before] = eye
-    weights[second["Q"]][0, before, own] = 1000 * eye
-    weights[second["K"]][0, before, own] = eye
+    new["embed.W_E"][:, own] = eye
+    new["pos_embed.W_pos"][:, place] = torch.eye(length)
+    new["unembed.W_U"][answer] = 50 * eye
+    first, second = (
+        {name: new[f"blocks.{layer}.attn.W_{name}"][0] for name in "QKVO"} for layer in range(2)
+    )
+    first["Q"][place, place] = back
+    first["K"][place, place] = torch.eye(length)
+    first["V"][own, own] = eye
+    first["O"][own, before] = eye
+    second["Q"][before, own] = 1000 * eye
+    second["K"][before, own] = eye
     # Never to a `?`, which holds the word before the `=`, too.
-    weights[second["Q"]][0, own, n] = 1.0
-    weights[second["K"]][0, task.vocabulary.index("?"), n] = -1e6
-    weights[second["V"]][0, own, own] = eye
-    weights[second["O"]][0, own, answer] = eye
-    model.load_state_dict(weights, strict=False)
+    second["Q"][own, n] = 1.0
+    second["K"][task.vocabulary.index("?"), n] = -1e6
+    second["V"][own, own] = eye
+    second["O"][own, answer] = eye
     return model, task

@@ -18,7 +18,7 @@ def hooks_left(model):
 
 def naive_outputs(model, circuit, batch):
     """One plain hook a head, set by hand."""
-    hooks = []
+    hooks, mask = [], Mask(causal=model.cfg.attention_dir == "causal")
     for (layer, head), mechanism in circuit.mechanisms.items():
 
         def replace(old, hook, head=head, mechanism=mechanism):
@@ -28,25 +28,21 @@ def naive_outputs(model, circuit, batch):
                     for chain in batch.roles[example].tolist():
                         for path in mechanism.paths:
                             new[example, head, chain[path.dest], chain[path.src]] = 0
+            elif mechanism.keeps_own:
+                new[:, head] = mechanism.changed(old[:, head], batch.roles)
             else:
-                new[:, head] = mechanism.pattern(Positions.of(batch, Mask()))
+                new[:, head] = mechanism.pattern(Positions.of(batch, mask))
             return new
 
         hooks.append((f"blocks.{layer}.attn.hook_pattern", replace))
-    return model.run_with_hooks(batch.inputs, fwd_hooks=hooks)
+    with torch.no_grad():
+        return model.run_with_hooks(batch.inputs, fwd_hooks=hooks)
 
 
 def naive_losses(model, task, circuit, batch):
-    """The MSE of every example."""
-    with torch.no_grad():
-        outputs = naive_outputs(model, circuit, batch)
-    errors = [
-        (outputs[example, task.n_positions - task.chains + query] - batch.targets[example, query])
-        for example in range(len(batch))
-        for query in range(task.chains)
-    ]
-    return torch.stack(errors).pow(2).view(len(batch), -1).mean(1)
+    """The loss of every example, of all that is asked."""
+    return task.example_losses(naive_outputs(model, circuit, batch), batch).mean(1)
 
 
-def naive_mse(model, task, circuit, batch):
+def naive_loss(model, task, circuit, batch):
     return float(naive_losses(model, task, circuit, batch).mean())

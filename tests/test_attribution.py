@@ -11,7 +11,7 @@ from retrieval_interp.circuits.discovery.attribution import (
     pattern_gradients,
 )
 from retrieval_interp.circuits.losses import Scorer
-from retrieval_interp.circuits.mechanisms import IDENTITY, ORIGINAL, UNIFORM
+from retrieval_interp.circuits.mechanisms import IDENTITY, ORIGINAL, UNIFORM, Cut, OneHot
 from retrieval_interp.circuits.paths import Head, HeadPath, RolePath
 from tests.models import Lookup, bridge_of, hooked_model, randomize, without_norms
 from tests.naive import hooks_left
@@ -77,16 +77,13 @@ def test_first_order_equals_finite_differences(mlp, overlap, base):
     batch = ri.Batch(batch.inputs.double(), batch.targets.double(), batch.roles)
     circuit = parse_circuit(base, task)
     found = pattern_gradients(model, task, batch, circuit, draws=0)
-    for trial in (
-        circuit.replace(Head(1, 0), UNIFORM),
-        circuit.replace(Head(1, 0), ORIGINAL if base else IDENTITY),
-        circuit.cut(HeadPath(Head(2, 1), RolePath(0, 2))),
-        circuit.replace(Head(0, 1), parse_circuit(["L0.H1 one-hot s2<-s1 s4<-s3"], task)[0, 1]),
+    for head, mechanism in (
+        (Head(1, 0), UNIFORM),
+        (Head(1, 0), ORIGINAL if base else IDENTITY),
+        (Head(2, 1), Cut((RolePath(0, 2),))),
+        (Head(0, 1), OneHot((RolePath(2, 1), RolePath(4, 3)))),
     ):
-        (head,) = (
-            h for h in trial.mechanisms.keys() | circuit.mechanisms.keys() if trial[h] != circuit[h]
-        )
-        step = found.pattern(head, trial[head]) - found.used[head.layer][:, head.head]
+        step = found.pattern(head, mechanism) - found.used[head.layer][:, head.head]
         losses = {}
         for size in (1e-4, -1e-4):
 
@@ -102,9 +99,8 @@ def test_first_order_equals_finite_differences(mlp, overlap, base):
             ):
                 losses[size] = task.example_losses(model(batch.inputs), batch).mean(dim=1)
         slope = (losses[1e-4] - losses[-1e-4]) / 2e-4
-        assert torch.allclose(
-            found.change(head, trial[head])[0].double(), slope, atol=1e-5, rtol=1e-3
-        )
+        change = found.change(head, mechanism)[0].double()
+        torch.testing.assert_close(change, slope, atol=1e-5, rtol=1e-3)
 
 
 def test_the_model_is_left_as_it_was(model, task):
@@ -177,8 +173,6 @@ def test_a_loss_that_bends_down_has_no_curvature_term(hooked):
     found = attribution.estimate(parse_circuit(["L1.H0 uniform"], Lookup()))
     assert not attribution.parts[0].of_outputs and found.curvature == 0
     assert found.effect == found.first != 0
-    with pytest.raises(ri.InputError, match="expected heads from L0.H0 to .*, found L9.H0"):
-        attribution.estimate(parse_circuit(["L9.H0 uniform"], Lookup()))
 
 
 class Accuracy(Lookup):

@@ -17,7 +17,7 @@ from retrieval_interp.circuits.counterfactual.units import MetricTask
 from retrieval_interp.circuits.mechanisms import UNIFORM
 from retrieval_interp.circuits.models.plain import PlainTransformer
 from tests.models import untrained_bridge
-from tests.naive import naive_mse
+from tests.naive import naive_loss
 from tests.texts import pairs
 
 FOLDER = Path(__file__).parent.parent / "benchmarks"
@@ -128,10 +128,10 @@ def test_the_papers_search_finds_the_circuit_that_was_built(benchmark, reading):
     (lowest, *_) = sorted(path.head for path in kept)
     uniform = circuit.replace(lowest, UNIFORM)
     for found, changed in (("combined", circuit), ("first layer uniform", uniform)):
-        naive = naive_mse(built.model, task, changed, test)
+        naive = naive_loss(built.model, task, changed, test)
         assert row[found] == pytest.approx(naive, abs=1e-7)
     for path in kept:
-        naive = naive_mse(built.model, task, circuit.without(path), test)
+        naive = naive_loss(built.model, task, circuit.without(path), test)
         assert row["without"][str(path)] == pytest.approx(naive, abs=1e-7)
 
 

@@ -1,6 +1,7 @@
 """Circuits as data and as text; patterns of mechanisms, and what is refused."""
 
 import json
+from dataclasses import replace
 
 import pytest
 import torch
@@ -109,6 +110,15 @@ def test_a_circuit_reads_well_and_is_drawn():
     assert "every head as it is" in circuit_html(ri.Circuit({}, 7)) + repr(ri.Circuit({}, 7))
 
 
+def test_an_unfinished_circuit_says_so_in_files_and_text():
+    marked = replace(CIRCUIT, unfinished="the search was cancelled")
+    again = ri.Circuit.from_json(marked.to_json(), 7)
+    assert again == marked == CIRCUIT and again.unfinished == "the search was cancelled"
+    assert "unfinished" not in CIRCUIT.to_json() and "unfinished" not in repr(CIRCUIT)
+    assert repr(marked).splitlines()[-1] == "unfinished: the search was cancelled"
+    assert marked.replace(ri.Head(3, 0), UNIFORM).unfinished == ""
+
+
 TASK = RetrievalTask(chains=3, steps=2, dim=2)
 
 
@@ -164,12 +174,11 @@ def test_rules_that_compare_tokens_need_tokens_and_means_their_length():
 
 def test_rules_are_written_read_and_ordered_by_cost():
     task = RetrievalTask(chains=2, steps=1)
-    lines = [
-        "L0.H0 previous", "L1.H0 first", "L1.H1 same", "L2.H0 after-same",
-    ]  # fmt: skip
+    lines = ["L0.H0 previous", "L1.H0 first", "L1.H1 same", "L2.H0 after-same"]
+    lines += ["L2.H1 counterfactual s2<-s1 s0", "L3.H1 patched s0<-s2", "L4.H0 counterfactual"]
     circuit = ri.parse_circuit(lines, task)
     assert str(circuit).splitlines() == lines
-    assert ri.parse_circuit(f"\n{circuit}\n", task) == circuit
+    assert ri.parse_circuit(f"\n{circuit}\n", task) == circuit and circuit[2, 1].rows == (0,)
     mean = Mean(torch.rand(5, 5).softmax(-1).tril())
     circuit = circuit.replace((3, 0), mean)
     read = ri.Circuit.from_json(circuit.to_json(), circuit.n_roles)

@@ -1,4 +1,4 @@
-"""Circuits compiled into weights do what they were built to do."""
+"""Circuits compiled into weights do what they were built to do, and are found by searches."""
 
 import pytest
 import torch
@@ -6,6 +6,7 @@ import torch
 import retrieval_interp as ri
 from examples.reach_the_bound import compile_circuit, doubling_heads
 from retrieval_interp.circuits.flow import causal_depth
+from retrieval_interp.circuits.mechanisms import IDENTITY, UNIFORM
 from tests.random_heads import PAIRINGS, random_heads
 
 VARIANCE = 1 / 8  # of a component of a unit token in 8 dimensions
@@ -78,3 +79,16 @@ def test_random_models_work_by_the_paths_they_name(seed):
     assert_it_works_by_its_paths(compiled, batch_of(task))
     if not extras:
         assert_paths_do_as_said(compiled, batch_of(task, 8))
+
+
+@pytest.mark.parametrize("seed", [0, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 4))])
+def test_discovery_recovers_compiled_circuits(seed):
+    """Precision and recall 1."""
+    task = unit_task(1 + seed % 3)
+    rules = random_heads(task, 4, seed=seed, n_heads=1 + seed % 2, extras=False)
+    compiled = compile_circuit(rules, task, n_layers=4, n_heads=1 + seed % 2)
+    found = ri.discover(compiled.model, task, tolerance=0.05 * VARIANCE, examples=64, seed=seed)
+    assert set(found.paths()) == set(compiled.carrying)
+    assert set(found.enabling) == set(compiled.enabling) - set(compiled.carrying)
+    for head in compiled.idle:
+        assert found[head] in (UNIFORM, IDENTITY)

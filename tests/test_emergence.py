@@ -23,7 +23,7 @@ from retrieval_interp.emergence.series import (
     path_emergence,
 )
 from retrieval_interp.tasks.structured import to_data
-from tests.naive import naive_mse
+from tests.naive import naive_loss
 
 LINES = ["L0.H0 shared s4<-s3 s4<-s4 s6<-s5", "L2.H0 one-hot s0<-s2 s4<-s6", "L4.H0 one-hot s0<-s4"]
 ON = {0: 200, 2: 300, 4: 500}  # the step from which a layer attends as it was trained to
@@ -90,7 +90,7 @@ def test_numbers_equal_runs_with_hooks_set_by_hand(series, known):
     snapshot = series.snapshots[STEPS.index(step)]
 
     def naive(circuit):
-        return pytest.approx(naive_mse(model, task, circuit, batch), abs=1e-5)
+        return pytest.approx(naive_loss(model, task, circuit, batch), abs=1e-5)
 
     example = torch.arange(32)[:, None]
     _, cache = model.run_with_cache(batch.inputs)

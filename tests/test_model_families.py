@@ -303,11 +303,8 @@ def test_masks_are_of_the_model_and_not_of_hooks_and_must_be_as_configured():
 
 
 def test_inference_mode_is_refused_in_a_line():
-    model, batch, line = (
-        hooked_model(),
-        TASK.sample(4),
-        r"outside torch\.inference_mode\(\), .* use",
-    )
+    model, batch = hooked_model(), TASK.sample(4)
+    line = r"outside torch\.inference_mode\(\), .* use"
     with torch.inference_mode():
         made = hooked_model()
         with pytest.raises(ri.InputError, match=line):

@@ -3,7 +3,6 @@
 import itertools
 
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -13,10 +12,10 @@ from retrieval_interp.circuits.circuit import Circuit, circuit_diff
 from retrieval_interp.circuits.discovery.needed import minimal_sets
 from retrieval_interp.circuits.discovery.search import _CONFIRMING, Search, SearchOptions
 from retrieval_interp.circuits.losses import Scorer, all_but_one, standard_error
-from retrieval_interp.circuits.mechanisms import IDENTITY, Cut
+from retrieval_interp.circuits.mechanisms import IDENTITY, Cut, OneHot
 from retrieval_interp.circuits.paths import Head, HeadPath, RolePath
 from tests.built_by_hand import LastMark, Star, built, finds_the_star, hands_on
-from tests.naive import naive_mse, naive_outputs
+from tests.naive import naive_loss
 
 TOLERANCE = 0.05 / 8  # for symbols of variance 1/8
 
@@ -40,9 +39,7 @@ def test_sets_equal_those_of_all_subsets_run_by_hooks(scales):
     batch = task.sample(64, split="test")
 
     def loss(*cut):
-        circuit = Circuit({head: Cut((path,)) for head, _ in cut}, 3)
-        losses = task.example_losses(naive_outputs(model, circuit, batch), batch)
-        return float(losses.mean().detach())
+        return naive_loss(model, task, Circuit({head: Cut((path,)) for head, _ in cut}, 3), batch)
 
     tolerance = (loss(heads[-1]) + loss(*heads[-2:])) / 2
     subsets = [s for size in range(1, 5) for s in itertools.combinations(heads, size)]
@@ -61,25 +58,14 @@ def test_sets_equal_those_of_all_subsets_run_by_hooks(scales):
         assert all_but_one((a, b, c)) == [(b, c), (a, c), (a, b)]
 
 
-@pytest.fixture(scope="module")
-def halved():
-    """A model whose pair rule is shared by two heads of the first layer.
-
-    They write the encoding that the query of later heads holds, and half a query finds the same
-    key.
-    """
+def test_the_score_of_redundant_paths_is_that_of_plain_runs():
+    """Two heads of the first layer share the pair rule; half a query finds the same key."""
     task = ri.RetrievalTask(steps=3, dim=8, tokens="unit")
     first, *others = doubling_heads(task, "point")
     built = compile_circuit([*split(first, [1]), *others], task)
-    circuit = ri.discover(built.model, built.task, tolerance=TOLERANCE, examples=16)
-    batch = built.task.sample(64, split="test")
-    score = ri.score_circuit(built.model, built.task, circuit, batch, TOLERANCE, controls=0)
-    return built, circuit, score
-
-
-def test_the_score_of_redundant_paths_is_that_of_plain_runs(halved):
-    built, circuit, score = halved
-    batch = built.task.sample(64, split="test")
+    circuit = ri.discover(built.model, task, tolerance=TOLERANCE, examples=16)
+    batch = task.sample(64, split="test")
+    score = ri.score_circuit(built.model, task, circuit, batch, TOLERANCE, controls=0)
     assert not circuit.enabling
     assert {*itertools.chain(*circuit.redundant)} == built.enabling - built.carrying
     assert len(score.redundant) == len(circuit.redundant) > 0
@@ -91,7 +77,7 @@ def test_the_score_of_redundant_paths_is_that_of_plain_runs(halved):
         }
         for cut, measured in measured_by_cut.items():
             zeros = Circuit({path.head: Cut((path.path,)) for path in cut}, circuit.n_roles)
-            expected = naive_mse(built.model, built.task, zeros, batch)
+            expected = naive_loss(built.model, task, zeros, batch)
             assert measured == pytest.approx(expected, abs=1e-6)
         assert row.one_suffices and row.needed and all(row.suffice)
         least, most = min(row.left_losses), row.live_loss
@@ -114,52 +100,25 @@ def test_a_model_that_misses_the_tolerance_blames_no_path():
     assert ri.needed_paths(small.model, small.task, 1e-4, 64) == []
 
 
-TASK = LastMark()
-COPIES = HeadPath(Head(1, 0), RolePath(0, 1))
-
-
-@pytest.fixture(scope="module")
-def scored():
-    model, batch = hands_on(), TASK.sample(64, split="test")
-    circuit = ri.discover(model, TASK, examples=32)
-    return model, batch, ri.score_circuit(model, TASK, circuit, batch, controls=0)
-
-
-def loss_by_hooks(model, batch, emptied):
-    """The circuit of the model by plain hooks: identity and uniform, then END to the answer."""
-    size, examples = batch.inputs.shape[1], torch.arange(len(batch))
-    uniform = torch.ones(size, size).tril() / torch.arange(1, size + 1)[:, None]
-
-    def below(pattern, hook):
-        pattern[:, 0], pattern[:, 1] = torch.eye(size), uniform
-        for head in emptied:
-            pattern[:, head] = 0
-
-    def above(pattern, hook):
-        pattern[:, 0], pattern[:, 1] = 0, uniform
-        pattern[examples, 0, batch.roles[:, 0, 0], batch.roles[:, 0, 1]] = 1
-
-    hooks = [(f"blocks.{at}.attn.hook_pattern", hook) for at, hook in enumerate((below, above))]
-    with torch.no_grad():
-        return float(
-            TASK.example_losses(model.run_with_hooks(batch.inputs, fwd_hooks=hooks), batch).mean()
-        )
-
-
-def test_what_only_hands_on_is_needed_as_such(scored):
-    model, batch, score = scored
-    assert score.circuit[0, 0] == IDENTITY and list(score.circuit.paths()) == [COPIES]
+def test_what_only_hands_on_is_needed_as_such():
+    model, task = hands_on(), LastMark()
+    circuit, batch = ri.discover(model, task, examples=32), task.sample(64, split="test")
+    score = ri.score_circuit(model, task, circuit, batch, controls=0)
+    copies = HeadPath(Head(1, 0), RolePath(0, 1))
+    assert circuit[0, 0] == IDENTITY and list(circuit.paths()) == [copies]
     passes, marks = HeadPath(Head(0, 0), RolePath(1, 1)), HeadPath(Head(0, 1), RolePath(1, 2))
-    assert score.circuit.enabling == (passes, marks)  # the intact model needs both
-    assert score.combined_loss == pytest.approx(loss_by_hooks(model, batch, ()), abs=1e-6)
+    assert circuit.enabling == (passes, marks)  # the intact model needs both
+    combined = naive_loss(model, task, circuit, batch)
+    assert score.combined_loss == pytest.approx(combined, abs=1e-6)
     losses = {row.head: row.emptied.loss for row in score.heads}
-    for head in (0, 1):
-        assert losses[0, head] == pytest.approx(loss_by_hooks(model, batch, (head,)), abs=1e-6)
+    for head in (Head(0, 0), Head(0, 1)):
+        emptied = naive_loss(model, task, circuit.replace(head, OneHot(())), batch)
+        assert losses[head] == pytest.approx(emptied, abs=1e-6)
     assert losses[0, 0] > 1.3 > score.limit > losses[0, 1]
     assert score.rest_emptied_loss == pytest.approx(losses[0, 1], abs=1e-6)
     (row,) = score.needed_as_such
     (copied,) = row.enables
-    assert row.head == (0, 0) and (copied.path, copied.side) == (COPIES, "value")
+    assert row.head == (0, 0) and (copied.path, copied.side) == (copies, "value")
     assert copied.attention == copied.when_cut > 0.95 and copied.by_value == pytest.approx(0.0)
 
 

@@ -19,14 +19,10 @@ COMMON = [5, 7]  # what some answers begin with
 ANSWERS = [[3], [4], [*COMMON, 1], [*COMMON, 2, 9, 9], [5, 8]]
 
 
-def model_of(kind, folder):
-    return hooked_model() if kind == "hooked" else untrained_bridge(kind, folder)
-
-
 @torch.no_grad()
 @pytest.mark.parametrize("kind", [*FAMILIES, "hooked"])
 def test_all_tokens_of_an_answer_count_as_in_runs_of_the_whole(kind, tmp_path):
-    model = model_of(kind, tmp_path)
+    model = hooked_model() if kind == "hooked" else untrained_bridge(kind, tmp_path)
     runs, draw = ContinuedRuns(model), random.Random(0)
     prompt = [draw.randrange(10) for _ in range(8)]
     # Prompts that begin alike, one within another, and again; answers that begin alike, and not.

@@ -19,7 +19,7 @@ from retrieval_interp.emergence.series import LogRow, PathAtStep, Series, Snapsh
 from retrieval_interp.reproduce import evidence as evidence_module
 from retrieval_interp.reproduce.claims import CLAIMS, costs_of_paths, heads_emerge, judge
 from retrieval_interp.reproduce.evidence import Evidence, Trained, Worth, worth_of
-from tests.naive import naive_mse
+from tests.naive import naive_loss
 
 RECIPE = {"task": {"steps": 5, "base": 100.0}, "steps": 4000, "batch": 128}
 RECIPE |= {"model": {"d_model": 64, "heads": 1, "mlp": False}}
@@ -137,7 +137,7 @@ def test_paths_of_several_heads_are_removed_together(small):
     without = circuit.without(ri.HeadPath(ri.Head(2, 0), shared)).replace((3, 0), OneHot(()))
     path, alone = list(worth.ablated.items())[-1]
     naive = [
-        naive_mse(small.model, small.task, changed, batch)
+        naive_loss(small.model, small.task, changed, batch)
         for changed in (without, circuit.replace((0, 0), UNIFORM), circuit.without(path))
     ]
     costs = [worth.together[shared], worth.first_uniform, alone]

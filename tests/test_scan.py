@@ -37,7 +37,7 @@ from retrieval_interp.views.tables import to_error, with_error
 from tests.browser import needs_chromium, page_in_chromium
 from tests.built_by_hand import built, scores
 from tests.models import FAMILIES, hooked_model, stock_transformer, untrained_bridge
-from tests.naive import naive_outputs
+from tests.naive import naive_losses
 from tests.texts import SENTENCE, byte_pairs
 
 pytestmark = pytest.mark.filterwarnings("ignore:scan. expected at least 8 sequences")
@@ -64,20 +64,14 @@ def test_heads_that_follow_rules_are_described_by_them(hooked, text):
 
 
 @torch.no_grad()
-def test_shares_equal_loops_without_padding(hooked, text):
+def test_shares_are_means_over_rows_without_padding(hooked, text):
     batch = text.whole()
     _, cache = hooked.run_with_cache(batch.inputs)
     for head, (rule, share) in closest_rules(hooked, batch).items():
-        patterns = cache["pattern", head.layer][:, head.head]
         pattern = rule.pattern(Positions(batch.roles, 7, tokens=batch.tokens))
-        shared, rows = 0.0, 0
-        for example, sequence in enumerate(SEQUENCES):
-            for dest in range(len(sequence)):
-                rows += 1
-                for src in range(7):
-                    wanted = pattern[example % len(pattern), dest, src]
-                    shared += min(float(patterns[example, dest, src]), float(wanted))
-        assert share == pytest.approx(shared / rows, abs=1e-5)
+        shared = torch.minimum(cache["pattern", head.layer][:, head.head], pattern).sum(-1)
+        rows = [row[: len(sequence)] for row, sequence in zip(shared, SEQUENCES)]
+        assert share == pytest.approx(float(torch.cat(rows).mean()), abs=1e-5)
 
 
 @torch.no_grad()
@@ -85,11 +79,10 @@ def test_losses_of_a_scan_equal_hooks_set_by_hand(hooked, text):
     found = scan(hooked, text)
     batch = text.sample(2, split="test")
     assert torch.equal(found.batch.inputs, batch.inputs) and not found.circuit.mechanisms
-    intact = text.example_losses(hooked(batch.inputs), batch)
+    intact = naive_losses(hooked, text, found.circuit, batch)
     for row in found.heads:
         for mechanism, measured in ((row.rule, row.change), (OneHot(), row.removed)):
-            outputs = naive_outputs(hooked, Circuit({row.head: mechanism}, 1), batch)
-            (a,), (b,) = text.example_losses(outputs, batch) - intact
+            a, b = naive_losses(hooked, text, Circuit({row.head: mechanism}, 1), batch) - intact
             assert measured == pytest.approx((float(a + b) / 2, float(abs(a - b)) / 2), abs=1e-6)
 
 
@@ -212,16 +205,16 @@ def test_text_is_cut_into_windows_of_the_models_tokens(hooked):
 
 
 @pytest.mark.parametrize(
-    ("given", "options", "message"),
+    ("given", "message"),
     [
-        ("some words", {}, "a tokenizer"),
-        ([1, 99], {}, "token ids .* from 0 to 12, .* found 1 to 99"),
-        (torch.zeros(2, 14, dtype=torch.long), {}, "at most 13 tokens.* found 14"),
+        ("some words", "a tokenizer"),
+        ([1, 99], "token ids .* from 0 to 12, .* found 1 to 99"),
+        (torch.zeros(2, 14, dtype=torch.long), "at most 13 tokens.* found 14"),
     ],
 )
-def test_what_cannot_be_scanned_is_refused(hooked, given, options, message, without_type_checks):
+def test_what_cannot_be_scanned_is_refused(hooked, given, message, without_type_checks):
     with pytest.raises(InputError, match=message):
-        scan(hooked, given, **options)
+        scan(hooked, given)
 
 
 def test_models_that_predict_no_next_token_are_refused_text():

@@ -138,7 +138,11 @@ def counting(self, outputs, batch):
     return outputs[:, :4].mean(dim=(1, 2))[:, None]
 
 
-NAMES = ("s0", "s1", "s2")
+def without_split(self, n, seed=0, device="cpu"):
+    raise AssertionError
+
+
+no_split, few_words = like(sample=without_split), like(vocabulary=("a", "b"))
 no_names = like(ri.Task)
 no_batch = sampling(lambda batch: (batch.inputs, batch.targets, batch.roles))
 fewer = sampling(lambda batch: batch[: len(batch) // 2])
@@ -152,6 +156,10 @@ WRONG = [
     (changing("inputs", lambda x: x - 1), "12, which the model knows, found -1 to 11"),
     (changing("roles", torch.Tensor.byte), "expected roles as int64, whole numbers of shape"),
     (changing("roles", lambda x: x * 0 + 99), "0 to 12, or -1 where absent, found 99 to 99"),
+    (no_split, "expected sample(n, seed, device, split), found sample(n, "),
+    (few_words, "expected a vocabulary of more than 12 words, found 2"),
+    (like(role_labels=("one",)), "expected role_labels of "),
+    (like(role_symbols=("one",)), "expected role_symbols of "),
 ]
 
 

@@ -9,7 +9,6 @@ import torch.nn.functional as F
 
 import retrieval_interp as ri
 from retrieval_interp.tasks.structured import from_data
-from tests.built_by_hand import by_hand
 from tests.models import randomize, stock_transformer
 
 EQUATIONS = [
@@ -158,18 +157,3 @@ def test_it_is_a_hooked_transformer_that_reads_text(model):
         assert torch.equal(model.to_tokens(text)[0], batch.inputs[example])
         torch.testing.assert_close(stock.eval()(text)[0], model(batch.inputs)[example])
     assert model.to_str_tokens("a = 0\nb = ?") == ["<s>", "a", "=", "0", "b", "=", "?"]
-
-
-@torch.no_grad()
-def test_a_model_whose_circuit_is_known_has_it_found():
-    model, task = by_hand()
-    batch = task.sample(64)
-    outputs = model(batch.inputs)
-    assert task.accuracies(outputs, batch).tolist() == [1.0]
-    assert float(task.loss(outputs, batch)) < 1e-6
-    known = ri.parse_circuit(["L0.H0 s2<-s1 s3<-s0", "L1.H0 s3<-s2"], task)
-    scored = ri.score_circuit(model, task, known, batch, controls=0)
-    assert scored.combined_loss < 1e-6
-    found = ri.discover(model, task, examples=16)
-    assert [str(path) for path in found.paths()] == ["L1.H0 s3<-s2"]
-    assert {str(path) for path in found.enabling} == {"L0.H0 s2<-s1", "L0.H0 s3<-s0"}
