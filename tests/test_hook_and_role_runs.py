@@ -9,12 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import retrieval_interp as ri
-<<<<<<< HEAD
-from retrieval_interp.circuits.losses import HookRuns, Scorer, make_runs
-=======
-from retrieval_interp.circuits.hook_runs import HookRuns
-from retrieval_interp.circuits.losses import make_runs
->>>>>>> testscore
+from retrieval_interp.circuits.losses import HookRuns, make_runs
 from retrieval_interp.circuits.mechanisms import (
     IDENTITY,
     UNIFORM,
