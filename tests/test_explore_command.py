@@ -138,16 +138,6 @@ def test_a_taken_port_is_one_line_and_ctrl_c_ends_it_cleanly(tmp_path):
     assert (process.returncode, err) == (0, "") and "ended" in out
 
 
-def test_a_model_and_a_task_of_ones_own(tmp_path, opened):
-    code = "import retrieval_interp as ri; shipped = ri.load_checkpoint('small')\n"
-    (tmp_path / "own.py").write_text(f"{code}model, task = shipped.model, shipped.task")
-    few = ["--examples", "8", "--task", f"{tmp_path}/own.py:task", "--model"]
-    explore([*few, f"{tmp_path}/own.py:model"])
-    assert [bench.name for bench in opened] == ["RetrievalTask model"]
-    with pytest.raises(InputError, match="expected FILE.py:NAME, found no such name or no"):
-        explore([*few, f"{tmp_path}/own.py:modle"])
-
-
 def test_a_token_of_a_prompt_is_asked_about(tmp_path, opened):
     untrained_bridge("llama", tmp_path)
     explore(["--model", str(tmp_path), "--prompt", SENTENCE, "--answer", " store"])
