@@ -36,6 +36,7 @@ BAD = [
     ("ablate", "--json x --report x", "different file for each of --json, --report$"),
     ("ablate", "--model smollm2", "smollm2: expected a task .* add --task FILE.py:NAME"),
     ("explore", "--ckpt hf:gpt2", "expected a task .* --task FILE.py:NAME, or --prompt TEXT"),
+    ("explore", "--prompt a --task x.py:y", "expected one of --prompt and --task, found both"),
     ("ablate", "--onehot", "expected --one-hot or --no-one-hot, found --onehot"),
     ("ablate", "--circuit empty.json --json empty.json", "other files to write than to read"),
     ("ablate", "--circuit empty.json --one-hot", "--one-hot, .* expected a search"),
