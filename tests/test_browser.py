@@ -190,7 +190,7 @@ def jupyter_lab(folder):
 
 @pytest.mark.slow
 def test_a_circuit_is_clicked_together_in_jupyterlab(tmp_path):
-    """The widget is loaded, Python answers it, and JupyterLab takes none of its keys."""
+    """The widget is loaded, Python answers it, and its keys arrive."""
     import nbformat  # which takes seconds
 
     lines = "import retrieval_interp as ri; bench = ri.open('small', examples=64); bench.explore()"
