@@ -86,7 +86,7 @@ def test_the_choices_are_worth_what_they_say(page, bench):
     ask(page, "show", head="L1.H1", example=3)
     choices = page.page["choices"]
     (chosen,) = [choice for choice in choices if choice["chosen"]]
-    assert chosen.line == "L1.H1 one-hot s4<-s3" and chosen.name == "as it is"
+    assert (chosen["line"], chosen["name"]) == ("L1.H1 one-hot s4<-s3", "as it is")
     assert {"original", "uniform", "identity", "role-mean"} <= {
         choice["name"] for choice in choices
     }
