@@ -1,10 +1,7 @@
 import contextlib
-import importlib
 import re
 import signal
-import sys
 import warnings
-from collections import Counter
 from io import StringIO
 from pathlib import Path
 from subprocess import CompletedProcess
@@ -81,31 +78,6 @@ def bench(model, task):
     return ri.open(model, task, examples=8)
 
 
-class FirstCalls(type(jaxtyping.config)):
-    """Types are checked in the first calls of every function in a test: all take a third longer."""
-
-    off, calls = False, Counter()
-
-    @property
-    def jaxtyping_disable(self):
-        if not self.off:
-            function = sys._getframe(1).f_locals["fn"]  # jaxtyping's wrapper asks
-            self.calls[function] += 1
-        return self.off or self.calls[function] > 10
-
-    @jaxtyping_disable.setter
-    def jaxtyping_disable(self, off):
-        self.off = off
-
-
-jaxtyping.config.__class__ = FirstCalls
-
-
-@pytest.fixture(autouse=True)
-def types_are_checked_again():
-    FirstCalls.calls.clear()
-
-
 @pytest.fixture
 def without_type_checks():
     """As users have it: the tests' own type checks forbid some wrong arguments."""
@@ -114,54 +86,33 @@ def without_type_checks():
     jaxtyping.config.update("jaxtyping_disable", False)
 
 
-@contextlib.contextmanager
-def _settings_kept():
-    """What a command changes in its process, which is ours here, is put back."""
-    names = [name for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
-    handlers = {name: signal.getsignal(getattr(signal, name)) for name in names}
-    threads, warn = torch.get_num_threads(), warnings.showwarning
-    try:
-        yield
-    finally:
-        for name, handler in handlers.items():
-            signal.signal(getattr(signal, name), handler)
-        torch.set_num_threads(threads)
-        warnings.showwarning = warn
-
-
-@pytest.fixture
-def process_settings_kept():
-    with _settings_kept():
-        yield
-
-
 @pytest.fixture(scope="session")
 def run_command_in_process():
-    """Runs `retrieval-interp NAME ARGV` in this process, which saves loading libraries.
+    """Runs `retrieval-interp WORDS` in this process, which saves loading libraries.
 
     `run_command_in_process("ablate", "--ckpt", "small", cwd=folder)` gives what `subprocess.run`
-    does: `returncode`, `stdout` and `stderr`.
+    does: `returncode`, `stdout` and `stderr`. Signals and warnings stay as they are.
     """
 
-    def run(name, *argv, cwd=None):
-        from retrieval_interp.commands.command import run_command
+    def run(*words, cwd=".", prog="retrieval-interp"):
+        from retrieval_interp import __main__ as commands
 
-        main = importlib.import_module(f"retrieval_interp.commands.{name}").main
         status, out, err = 0, StringIO(), StringIO()
-        with pytest.MonkeyPatch.context() as patch, _settings_kept():
-            patch.setenv("OMP_WAIT_POLICY", "PASSIVE")
-            if cwd is not None:
-                patch.chdir(cwd)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.chdir(cwd)
+            patch.setattr("sys.argv", [prog, *map(str, words)])
+            patch.setattr("signal.signal", lambda number, handler: None)
+            patch.setattr("warnings.showwarning", warnings.showwarning)
             with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
                 try:
-                    run_command(main, f"retrieval-interp {name}", [*map(str, argv)])
+                    commands.run()
                 except SystemExit as stop:
                     status = stop.code or 0
         printed = out.getvalue()
         assert "\x1b" not in printed and "\r" not in printed  # as through a pipe
         if all(len(word) < 40 for word in printed.split()):  # no long name of a file
             assert [line for line in printed.splitlines() if len(line) > 100] == []
-        return CompletedProcess(argv, status, printed, err.getvalue())
+        return CompletedProcess(words, status, printed, err.getvalue())
 
     return run
 

@@ -11,9 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from retrieval_interp.__main__ import run
 from retrieval_interp.circuits import Circuit, parse_circuit
-from retrieval_interp.commands.command import run_command
 from retrieval_interp.tasks import RepeatedTokensTask
 from retrieval_interp.views.tables import with_error
 from tests.tiny_run import save_run
@@ -38,6 +36,7 @@ BAD = [
     ("ablate", "--json x --report x", "different file for each of --json, --report$"),
     ("ablate", "--model smollm2", "smollm2: expected a task .* add --task FILE.py:NAME"),
     ("explore", "--ckpt hf:gpt2", "expected a task .* --task FILE.py:NAME, or --prompt TEXT"),
+    ("explore", "--prompt a --task x.py:y", "expected one of --prompt and --task, found both"),
     ("ablate", "--onehot", "expected --one-hot or --no-one-hot, found --onehot"),
     ("ablate", "--circuit empty.json --json empty.json", "other files to write than to read"),
     ("ablate", "--circuit empty.json --one-hot", "--one-hot, .* expected a search"),
@@ -52,6 +51,8 @@ BAD = [
     ("why", "--task x", "--task: expected indirect-objects or FILE.py:NAME, found 'x'"),
     ("scan", "--text half.json --task x", "expected one of --text and --task, found both"),
     ("ablate", "--task x.py:y", "x.py:y: expected FILE.py:NAME, found no such name or no"),
+    ("ablate", "--task own.py:number", "own.py:number: expected an ri.Task, found int"),
+    ("scan", "--model own.py:number --task own.py:Task", "own.py:number: expected a hooked model"),
     ("why", "", "expected one of --prompt, --pairs and --task, found none of them"),
     ("why", "--prompt a --counterfactual b", "expected --answer and --wrong"),
     ("scan", "--model gpt2", "'gpt2': expected a shipped name .*, or hf:gpt2 for what its hub has"),
@@ -76,6 +77,7 @@ def folder(tmp_path_factory):
         "other": json.dumps({"heads": [], "task": {"name": "retrieval", "steps": 5}}),
     }.items():
         (folder / f"{name}.json").write_text(text)
+    (folder / "own.py").write_text("from retrieval_interp import RetrievalTask as Task\nnumber = 3")
     save_run(folder / "fresh")
     save_run(folder / "unlearned", 10)
     return folder
@@ -105,21 +107,25 @@ def test_bad_input_is_one_line_and_status_2_and_nothing_is_written(
         (OSError(28, "No space"), 2, r"ablate: expected its files, found: \[Errno 28\] No space\n"),
     ],
 )
-def test_what_the_machine_refuses_is_one_line(error, status, said, capsys, process_settings_kept):
+def test_what_the_machine_refuses_is_one_line(
+    error, status, said, monkeypatch, run_command_in_process
+):
     def work(argv, prog):
         raise error
 
-    with pytest.raises(SystemExit) as stop:
-        run_command(work, "retrieval-interp ablate", [])
-    assert stop.value.code == status and re.fullmatch(said, capsys.readouterr().err)
+    monkeypatch.setattr("retrieval_interp.commands.ablate.main", work)
+    done = run_command_in_process("ablate")
+    assert done.returncode == status and re.fullmatch(said, done.stderr)
+
+
+def test_an_error_of_ours_has_its_traceback(monkeypatch, run_command_in_process):
+    monkeypatch.setattr("retrieval_interp.commands.ablate.main", lambda argv, prog: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        run_command_in_process("ablate")
 
 
 FAULTY_FILE = """
 import retrieval_interp as ri
-
-class Sample(ri.RepeatedTokensTask):
-    def sample(self, *options, **named):
-        return {}["seeds"]
 
 class Losses(ri.RepeatedTokensTask):
     def example_losses(self, outputs, batch):
@@ -128,25 +134,13 @@ class Losses(ri.RepeatedTokensTask):
 def halved(outputs):
     raise ValueError("an odd\\nnumber")
 
-class Odd(ri.Mechanism):
-    kind = "odd"
-
-    def pattern(self, positions):
-        return positions.weights
-
-def mechanism():
-    ri.mechanisms.RULES.append(Odd())
-    return ri.RepeatedTokensTask()
-
 def rule():
     ri.rule("odd-one", lambda tokens: 1 / 0)
     return ri.RepeatedTokensTask()
 """
 FAULTS = {
-    "Sample": "own.py, line 6: expected sample to run, found KeyError: 'seeds'",
-    "Losses": "own.py, line 13: expected example_losses to run, found ValueError: an odd number",
-    "mechanism": "own.py, line 19: expected pattern to run, found AttributeError: 'Positions' .*",
-    "rule": "own.py, line 26: expected <lambda> to run, found ZeroDivisionError: division by zero",
+    "Losses": "own.py, line 9: expected example_losses to run, found ValueError: an odd number",
+    "rule": "own.py, line 12: expected <lambda> to run, found ZeroDivisionError: division by zero",
 }
 
 
@@ -157,11 +151,6 @@ def test_what_ones_own_code_raises_is_one_line(name, tmp_path, rules_kept, run_c
     done = run_command_in_process("scan", *task, "--examples", "8")
     assert (done.returncode, done.stdout) == (2, "")
     assert re.fullmatch(f"scan: {FAULTS[name]}\n", done.stderr), done.stderr
-
-
-def test_an_error_of_ours_has_its_traceback(process_settings_kept):
-    with pytest.raises(ZeroDivisionError):
-        run_command(lambda argv, prog: 1 / 0, "retrieval-interp ablate", [])
 
 
 @pytest.mark.slow
@@ -269,12 +258,19 @@ from beside import sizes
 def make_task():
     return ri.RetrievalTask(chains=2, steps=1, dim=2)
 
-Task, number = ri.IndirectObjectTask, 3
 model = ri.build_model(sizes, make_task()).eval()
 """
 
 
-@pytest.mark.parametrize("command", ["ablate", "scan", "why"])
+SHOWN = {
+    "ablate": "own.py:model: retrieval with 2 chains",
+    "scan": "own.py:model: retrieval with 2 chains",
+    "explore": "RetrievalTask model",
+    "why": "there is nothing to recover",  # from an untrained model
+}
+
+
+@pytest.mark.parametrize("command", SHOWN)
 def test_models_and_tasks_of_ones_own(command, tmp_path, monkeypatch, run_command_in_process):
     """From a file that imports from its folder; a function makes the task."""
     monkeypatch.setattr("sys.path", [*sys.path])
@@ -282,24 +278,9 @@ def test_models_and_tasks_of_ones_own(command, tmp_path, monkeypatch, run_comman
     (tmp_path / "own.py").write_text(OWN_FILE)
     beside = "import retrieval_interp as ri\nsizes = ri.ModelConfig(layers=1, heads=1, d_model=4)"
     (tmp_path / "beside.py").write_text(beside)
-    model = ["--ckpt" if command == "ablate" else "--model", tmp_path / "own.py:model"]
-    done = run_command_in_process(
-        command, *model, "--task", tmp_path / "own.py:make_task", "--examples", "8"
-    )
-    if command == "why":  # an untrained model
-        assert "there is nothing to recover" in done.stderr
-    else:
-        said = " ".join(done.stdout.split())
-        assert done.returncode == 0 and "own.py:model: retrieval with 2 chains" in said
-    done = run_command_in_process(command, *model, "--task", tmp_path / "own.py:number")
-    assert "own.py:number: expected an ri.Task, found int" in done.stderr
-    done = run_command_in_process(
-        command, model[0], tmp_path / "own.py:number", "--task", tmp_path / "own.py:make_task"
-    )
-    assert (done.returncode, "own.py:number: expected a hooked model" in done.stderr) == (2, True)
-
-
-def test_the_version(capsys, monkeypatch):
-    monkeypatch.setattr("sys.argv", ["retrieval-interp", "--version"])
-    run()
-    assert capsys.readouterr().out.startswith("retrieval-interp 0.")
+    served = "retrieval_interp.explorer.server.serve_explorer"
+    monkeypatch.setattr(served, lambda bench, *_: print(bench.name))  # until Ctrl-C
+    own = [f"--model={tmp_path}/own.py:model", f"--task={tmp_path}/own.py:make_task"]
+    done = run_command_in_process(command, *own, "--examples", "8")
+    assert done.returncode == (2 if command == "why" else 0)
+    assert SHOWN[command] in " ".join((done.stdout + done.stderr).split())

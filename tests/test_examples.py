@@ -21,8 +21,7 @@ ROOT = Path(__file__).parent.parent
 
 def run(*arguments, cwd):
     command = [sys.executable, *map(str, arguments)]
-    environment = {**os.environ, "OMP_WAIT_POLICY": "PASSIVE"}
-    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, env=environment)
+    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -133,8 +132,6 @@ SCRIPTS = {  # what they print, run as a user runs them
 def test_a_script_prints_what_it_says(name, tmp_path):
     words = " ".join(run(ROOT / "examples" / name, cwd=tmp_path).split())
     assert all(part in words for part in SCRIPTS[name]), words
-    assert ("taken back" in words) == (name == "suppose_a_circuit.py")
-    assert name != "trained_task.py" or (tmp_path / "recall" / "config.json").exists()
 
 
 WIDGET = "application/vnd.jupyter.widget-view+json"
@@ -166,7 +163,7 @@ def test_a_notebook_shows_what_it_says(name, tmp_path, monkeypatch):
         monkeypatch.setenv(f"JUPYTER_{folder}_DIR", str(tmp_path / folder.lower()))
     monkeypatch.setenv("JUPYTER_NO_CONFIG", "1")
     folders = dict.fromkeys(("TMPDIR", "HOME", "IPYTHONDIR"), str(tmp_path))
-    beside = {"PYTHONPATH": str(ROOT / "examples"), "OMP_WAIT_POLICY": "PASSIVE"}
+    beside = {"PYTHONPATH": str(ROOT / "examples")}
     notebook = nbformat.read(ROOT / "examples" / f"{name}.ipynb", as_version=4)
     where = {"metadata": {"path": str(tmp_path)}}
     client = NotebookClient(notebook, timeout=900, kernel_name="python3", resources=where)

@@ -11,6 +11,7 @@ import pytest
 
 import retrieval_interp as ri
 from retrieval_interp.commands.explore import main as explore
+from retrieval_interp.explorer.state import Exploring
 from retrieval_interp.tasks import InputError
 from tests.browser import explorer_server
 from tests.models import untrained_bridge
@@ -26,14 +27,6 @@ def waiting(server):
 def server(bench):
     with explorer_server(bench) as server:
         yield server
-
-
-@pytest.fixture
-def opened(monkeypatch):
-    """The workbenches that the command would serve."""
-    opened, served = [], "retrieval_interp.explorer.server.serve_explorer"
-    monkeypatch.setattr(served, lambda bench, *how: opened.append(bench))
-    return opened
 
 
 def request(server, method, path, body=None, **headers):
@@ -138,37 +131,19 @@ def test_a_taken_port_is_one_line_and_ctrl_c_ends_it_cleanly(tmp_path):
     assert (process.returncode, err) == (0, "") and "ended" in out
 
 
-def test_a_model_and_a_task_of_ones_own(tmp_path, opened):
-    code = "import retrieval_interp as ri; shipped = ri.load_checkpoint('small')\n"
-    (tmp_path / "own.py").write_text(f"{code}model, task = shipped.model, shipped.task")
-    few = ["--examples", "8", "--task", f"{tmp_path}/own.py:task", "--model"]
-    explore([*few, f"{tmp_path}/own.py:model"])
-    assert [bench.name for bench in opened] == ["RetrievalTask model"]
-    with pytest.raises(InputError, match="expected FILE.py:NAME, found no such name or no"):
-        explore([*few, f"{tmp_path}/own.py:modle"])
-
-
-def test_a_token_of_a_prompt_is_asked_about(tmp_path, opened):
+def test_a_token_of_a_prompt_is_asked_about(tmp_path, monkeypatch):
+    opened, served = [], "retrieval_interp.explorer.server.serve_explorer"
+    monkeypatch.setattr(served, lambda bench, *how: opened.append(bench))
     untrained_bridge("llama", tmp_path)
     explore(["--model", str(tmp_path), "--prompt", SENTENCE, "--answer", " store"])
     (bench,) = opened
-    question, places = bench.question, bench.question.places
-    assert len(bench.circuit.mechanisms) == len(bench.heads)
-    assert len(bench.batch) == max(1, len(question.changes) // 2)
-    changed = {tuple(row) for row in bench.measured.counterfactual.inputs.tolist()}
-    assert len(changed) == len(bench.batch)
-    with explorer_server(bench) as server:
-        assert server.exploring.html.count("data-place=") >= len(places)
-        other = next(place for place in places if place.text == " store")
-        message = json.dumps({"do": "ask", "place": other.text})
-        assert status(server, "POST", f"/{server.token}/ask", message) == 204
-        waiting(server)[0]()
-        assert bench.question.place.text == other.text, server.exploring.page["said"]
-        assert bench.question.places == places and bench.question.place == other
-        assert "0% of what the counterfactual takes away" in server.exploring.page["said"]
-    with pytest.raises(InputError, match="ask: expected a prompt"):
-        ri.open("small", examples=8).ask("store")
+    places, changed = bench.question.places, bench.measured.counterfactual.inputs.tolist()
+    assert len(set(map(tuple, changed))) == len(bench.batch) == len(bench.question.changes) // 2
+    page = Exploring(bench, lambda html: None, lambda act: act())
+    page.answer({"do": "ask", "place": " store"})
+    assert bench.question.places == places and bench.question.place.text == " store"
+    assert "0% of what the counterfactual takes away" in page.page["said"]
     with pytest.raises(InputError, match="expected four changes of ' Mary' .* found 3"):
         bench.ask(" Mary")
-    with pytest.raises(InputError, match="expected one of --prompt and --task"):
-        explore(["--prompt", "a", "--task", "own.py:task"])
+    with pytest.raises(InputError, match="ask: expected a prompt"):
+        ri.open("small", examples=8).ask("store")

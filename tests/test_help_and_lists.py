@@ -1,58 +1,46 @@
 """What commands print: the overview, help, lists and tables."""
 
-import contextlib
 import re
 import subprocess
 import sys
 from collections import Counter
-from io import StringIO
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retrieval_interp import __main__ as cli
 from retrieval_interp import tasks
+from retrieval_interp.__main__ import COMMANDS
 from retrieval_interp.commands.list import main as list_
 from retrieval_interp.presets import PRESETS
 from retrieval_interp.storage.checkpoint import load_checkpoint, shipped_checkpoints
 from retrieval_interp.views.tables import text_table
 
 
-def run(monkeypatch, *arguments, prog="retrieval-interp"):
-    """`retrieval-interp ARGUMENTS`: the exit status, standard output and standard error."""
-    monkeypatch.setattr(sys, "argv", [prog, *map(str, arguments)])
-    monkeypatch.setattr("retrieval_interp.commands.command._on_signals", lambda handler: None)
-    out, errors, status = StringIO(), StringIO(), 0
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(errors):
-        try:
-            cli.run()
-        except SystemExit as stop:
-            status = stop.code or 0
-    return status, out.getvalue(), errors.getvalue()
+def test_the_overview_has_every_command_in_a_line(run_command_in_process):
+    done = run_command_in_process("--help")
+    assert (done.returncode, done.stderr) == (0, "")
+    listed = dict(line.split(maxsplit=1) for line in done.stdout.splitlines()[2:-2])
+    assert list(listed) == list(COMMANDS) and all(listed.values())
+    assert run_command_in_process("--version").stdout.startswith("retrieval-interp 0.")
 
 
-def test_the_overview_has_every_command_in_a_line(monkeypatch):
-    status, out, err = run(monkeypatch, "--help")
-    assert (status, err) == (0, "")
-    listed = dict(line.split(maxsplit=1) for line in out.splitlines()[2:-2])
-    assert list(listed) == list(cli.COMMANDS) and all(listed.values())
+def test_an_unknown_command_is_refused_with_the_known_ones(run_command_in_process):
+    done = run_command_in_process("ablat")
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert "expected ablate, found 'ablat'" in done.stderr
+    assert ", ".join(COMMANDS) in run_command_in_process("xyz").stderr
 
 
-def test_an_unknown_command_is_refused_with_the_known_ones(monkeypatch):
-    status, out, err = run(monkeypatch, "ablat")
-    assert (status, out, err.count("\n")) == (2, "", 1)
-    assert "expected ablate, found 'ablat'" in err
-    assert ", ".join(cli.COMMANDS) in run(monkeypatch, "xyz")[2]
-
-
-@pytest.mark.parametrize("name", sorted(cli.COMMANDS))
-def test_every_command_says_how_it_was_called(name, monkeypatch):
-    status, out, err = run(monkeypatch, name, "--nothing-of-that-name")
-    assert (status, out, err.count("\n")) == (2, "", 1)
-    assert err.startswith(f"{name}: ") and err.endswith(f"; see retrieval-interp {name} --help\n")
-    status, out, err = run(monkeypatch, name, "--help", prog="retrieval_interp/__main__.py")
-    assert status == 0 and out.startswith(f"usage: python -m retrieval_interp {name} [-h]")
+@pytest.mark.parametrize("name", sorted(COMMANDS))
+def test_every_command_says_how_it_was_called(name, run_command_in_process):
+    done = run_command_in_process(name, "--nothing-of-that-name")
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert done.stderr.startswith(f"{name}: ")
+    assert done.stderr.endswith(f"; see retrieval-interp {name} --help\n")
+    done = run_command_in_process(name, "--help", prog="retrieval_interp/__main__.py")
+    assert done.returncode == 0
+    assert done.stdout.startswith(f"usage: python -m retrieval_interp {name} [-h]")
 
 
 @pytest.mark.slow

@@ -1,6 +1,5 @@
 """Nothing that is read runs, nothing that is shown becomes markup, nothing asks the network."""
 
-import importlib.util
 import json
 import os
 import re
@@ -13,15 +12,11 @@ import pytest
 
 import retrieval_interp as ri
 from retrieval_interp.explorer.state import Exploring
+from retrieval_interp.llm.results import AccuracyRow, accuracy_figure
 from retrieval_interp.views.page import circuit_html
-from tests.tiny_run import SIZES, TASK, log_data, run, save_run
+from tests.tiny_run import SIZES, TASK, save_run
 
 ROOT = Path(__file__).parent.parent
-needs_inspect = pytest.mark.skipif(
-    importlib.util.find_spec("inspect_ai") is None, reason="needs the extra [llm]"
-)
-
-
 HOSTILE = (
     "</script></style></title><script>alert(1)</script><img src=x onerror=alert(2)>"
     "\"'--><!--&\u2028"
@@ -66,15 +61,9 @@ def bench_pages(text, folder):
     yield "circuit", circuit_html(bench.circuit)
 
 
-def log_page(text, folder):
-    from retrieval_interp.llm.results import accuracy_figure, read_results
-
-    (log,) = log_data()
-    log["eval"]["model"] = text
-    path = folder / "log.json"
-    path.write_text(json.dumps(log))
-    figure = accuracy_figure(read_results([path]))
-    yield "log", figure.to_html(include_plotlyjs=False, div_id="figure")
+def figure_page(text, folder):
+    figure = accuracy_figure([AccuracyRow(text, "equations", 1, 8, 0.5, 0.1, 0.25)])
+    yield "figure", figure.to_html(include_plotlyjs=False, div_id="figure")
 
 
 class Elements(HTMLParser):
@@ -89,7 +78,7 @@ class Elements(HTMLParser):
         self.elements.append((tag, *(name for name, _ in attrs)))
 
 
-@pytest.mark.parametrize("make", [bench_pages, pytest.param(log_page, marks=needs_inspect)])
+@pytest.mark.parametrize("make", [bench_pages, figure_page])
 def test_names_do_not_become_markup(make, tmp_path):
     hostile_pages = dict(make(HOSTILE, tmp_path))
     for name, mild in make(MILD, tmp_path):
@@ -97,7 +86,7 @@ def test_names_do_not_become_markup(make, tmp_path):
         assert Elements(hostile).elements == Elements(mild).elements, name
         if name != "circuit":  # which names no task
             assert "&lt;img" in hostile or "\\u003cimg" in hostile, name
-        if name == "log":  # whose scripts Plotly reads as markup
+        if name == "figure":  # whose scripts Plotly reads as markup
             assert "\\u003cimg" not in hostile
         markup = re.sub(r"<script\b.*?</script>", "", hostile, flags=re.S)
         asks = r"""@import|url\((?!#)|\b(?:src|href|data|action)=["'](?!#|data:)"""
@@ -141,7 +130,10 @@ def test_no_command_asks_the_network(tmp_path):
     assert asked_by([["asks"]], tmp_path).startswith("1 socket.")  # so the guard sees a request
     folder, circuit = tmp_path / "run", tmp_path / "circuit.json"
     save_run(folder, 20)
-    circuit.write_text(run().circuit.to_json())
+    circuit.write_text(ri.parse_circuit(["L1.H0 one-hot s0<-s2"], TASK).to_json())
+    row = {"model": "a", "formulation": "equations", "steps": 1, "questions": 8}
+    row |= {"accuracy": 0.5, "stderr": 0.1, "chance": 0.25}
+    (tmp_path / "rows.json").write_text(json.dumps({"rows": [row]}))
     common = ("--circuit", circuit, "--examples", 8, "--report")
     train = "--out new --steps 2 --batch 2 --examples 4 --no-compile --device cpu"
     lines = [
@@ -150,10 +142,8 @@ def test_no_command_asks_the_network(tmp_path):
         ["emergence", "--run", folder, *common[:-1]],
         ["reproduce", "--only", "C3"],
         ["train", *train.split(), "--validation-examples", 2],
+        ["llm", "plot", "rows.json", "--out", "l.html"],
     ]
-    if importlib.util.find_spec("inspect_ai"):
-        (tmp_path / "log.json").write_text(json.dumps(log_data()[0]))
-        lines.append(["llm", "plot", "log.json", "--out", "l.html"])
     assert asked_by([["retrieval_interp", *line] for line in lines], tmp_path) == "0"
-    assert {path.name for path in tmp_path.glob("*.html")} >= {"a.html"}
+    assert {path.name for path in tmp_path.glob("*.html")} == {"a.html", "l.html"}
     assert (tmp_path / "new/checkpoints/step-000002.safetensors").exists()
