@@ -111,7 +111,7 @@ def main(options: argparse.Namespace) -> Rows:
         texts = [*given, *batch.inputs.tolist()]
         table.append(add_programs(Path(options.programs), model.tokenizer, texts))
     found = ri.scan(model, given, progress=ri.progress_bar, examples=options.decide)
-    cost = {row.head: row.change.loss for row in found.heads}
+    cost = {row.head: row.change.mean for row in found.heads}
     rule: dict[ri.Head, Mechanism] = {row.head: row.rule for row in found.heads}
     draw, known = random.Random(0), [IDENTITY, UNIFORM, *RULES[: 2 if batch.tokens is None else 4]]
     put: dict[str, dict[ri.Head, Mechanism]] = {

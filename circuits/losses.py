@@ -78,7 +78,7 @@ def standard_error(losses: Float[Tensor, " batch"]) -> float:
 class Measured(NamedTuple):
     """A mean loss over examples, and its standard error."""
 
-    loss: float
+    mean: float
     se: float
 
     @classmethod

@@ -155,7 +155,7 @@ def scan(
             change = rise(judge.empty.replace(head, rules[head]))
             removed = rise(judge.empty.replace(head, OneHot()))
             described[head] = replace(described[head], change=change, removed=removed)
-            costs[head] = change.loss
+            costs[head] = change.mean
     finished, growing = True, _Joint(judge)
     if joint and judge.learned:
         trials = progress(growing.replace(rules, costs), "replacing heads together")
@@ -172,7 +172,7 @@ def scan(
         joint=joint,
         tolerance=judge.limit.loss,
         circuit=growing.circuit,
-        joint_loss=float(intact.mean()) + together.loss,
+        joint_loss=float(intact.mean()) + together.mean,
         joint_se=together.se,
         tried=frozenset(growing.tried),
         finished=finished,

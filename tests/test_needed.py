@@ -110,7 +110,7 @@ def test_what_only_hands_on_is_needed_as_such():
     assert circuit.enabling == (passes, marks)  # the intact model needs both
     combined = naive_loss(model, task, circuit, batch)
     assert score.combined_loss == pytest.approx(combined, abs=1e-6)
-    losses = {row.head: row.emptied.loss for row in score.heads}
+    losses = {row.head: row.emptied.mean for row in score.heads}
     for head in (Head(0, 0), Head(0, 1)):
         emptied = naive_loss(model, task, circuit.replace(head, OneHot(())), batch)
         assert losses[head] == pytest.approx(emptied, abs=1e-6)

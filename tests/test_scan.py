@@ -112,7 +112,7 @@ def test_an_induction_head_is_found_by_its_rule_where_roles_overlap():
     assert induction.rule == AFTER_SAME == induction.replaced and induction.share > 0.5
     assert (previous.kind, induction.kind) == ("", "induction head")
     room = found.tolerance - found.intact_loss
-    assert induction.change.loss < room < previous.change.loss and found.kept > 0.95
+    assert induction.change.mean < room < previous.change.mean and found.kept > 0.95
     hops = ri.load_checkpoint("k-hop")  # some of its roles share a position in some examples
     assert scan(hops.model, hops.task, examples=32, joint=True).kept > 0.95
 
@@ -137,7 +137,7 @@ def test_direct_effects_are_transformer_lenss(text, sizes):
         model.state_dict(), center_writing_weights=False, fold_value_biases=False
     )
     found = direct_effects(model, text.whole())
-    assert [effect.loss for effect in found.values()] == pytest.approx(
+    assert [effect.mean for effect in found.values()] == pytest.approx(
         theirs(folded, text.whole()), abs=1e-6
     )
 
@@ -147,7 +147,7 @@ def test_direct_effects_of_a_bridge_are_transformer_lenss(family, text, tmp_path
     bridge, folded = (untrained_bridge(family, tmp_path / name) for name in "ab")
     folded.enable_compatibility_mode(disable_warnings=True)
     found = direct_effects(bridge, text.whole())
-    assert [effect.loss for effect in found.values()] == pytest.approx(
+    assert [effect.mean for effect in found.values()] == pytest.approx(
         theirs(folded, text.whole()), abs=1e-6
     )
 
@@ -163,7 +163,7 @@ def test_a_norm_behind_attention_is_held_as_well(text):
     for layer, block in enumerate(model.blocks):
         bias = block.attn.b_O * block.ln1_post.w / cache[f"blocks.{layer}.ln1_post.hook_scale"]
         by_heads = ((cache["attn_out", layer] - bias) * direction).sum(-1) * asked
-        summed = sum(effect.loss for head, effect in found.items() if head.layer == layer)
+        summed = sum(effect.mean for head, effect in found.items() if head.layer == layer)
         assert summed == pytest.approx(float((by_heads.sum(1) / asked.sum(1)).mean()), abs=1e-6)
 
 
@@ -246,13 +246,13 @@ def test_a_scan_in_bounded_time(monkeypatch, undocumented):
 
     found = scanned(0.5)
     assert not found.finished and not found.circuit.mechanisms and not found.tried
-    assert all(math.isnan(row.change.loss) for row in found.heads)
+    assert all(math.isnan(row.change.mean) for row in found.heads)
     assert "none was tried" in scan_verdict(found)
     found = scanned(8.5)
     assert not found.finished and 0 < len(found.tried) < 6
-    measured = [row for row in found.heads if not math.isnan(row.change.loss)]
+    measured = [row for row in found.heads if not math.isnan(row.change.mean)]
     assert len(measured) == 4  # in the first half of the time, not by layer
-    assert [row.head.layer for row in measured if row.change.loss > 1] == [0, 1, 5]
+    assert [row.head.layer for row in measured if row.change.mean > 1] == [0, 1, 5]
     text = scan_text(found, width=80)
     assert text.count(" not measured ") == 2 and "over before 2 heads could be" in text
     data = json.loads(json.dumps(scan_to_dict(found)))
@@ -272,7 +272,7 @@ def test_a_page_shows_heads_sorts_and_filters(tmp_path):
     with page_in_chromium(viewport={"width": 390, "height": 900}) as (page, left):
         page.goto(path.as_uri())
         assert page.evaluate("document.documentElement.scrollWidth") <= 390
-        chosen, most = page.locator(".seen b"), max(found.heads, key=lambda row: row.change.loss)
+        chosen, most = page.locator(".seen b"), max(found.heads, key=lambda row: row.change.mean)
         assert chosen.inner_text() == str(most.head)
         page.locator("button[data-path='L3.H0']").click()
         assert chosen.inner_text() == page.locator("tr.selected td").first.inner_text() == "L3.H0"
@@ -292,7 +292,7 @@ def test_a_page_shows_heads_sorts_and_filters(tmp_path):
                 text.split()[0] for text in page.locator("tr[data-path]:visible").all_inner_texts()
             ]
 
-        by_removed = sorted(found.heads, key=lambda row: -row.removed.loss)
+        by_removed = sorted(found.heads, key=lambda row: -row.removed.mean)
         page.locator("th", has_text="zero-ablated").click()
         assert shown() == [str(row.head) for row in by_removed]
         page.locator("th", has_text="head").press("Enter")

@@ -42,8 +42,11 @@ def test_a_model_whose_truth_is_known_is_explained():
     brings, looks = found.units
     assert brings.attention_gone.share > 0.99 and brings.values_gone.share < 0.01
     assert looks.attention_gone.share < 0.01 and looks.values_gone.share > 0.99
-    assert brings.origin.embedding == pytest.approx(brings.origin.total) and brings.what > 1
-    assert abs(looks.what) < 1e-3 * looks.where and brings.stability == looks.stability == 1
+    assert brings.origin.embedding == pytest.approx(brings.origin.total) and brings.by_values > 1
+    assert (
+        abs(looks.by_values) < 1e-3 * looks.by_attention
+        and brings.stability == looks.stability == 1
+    )
     assert [later.path.head for later in brings.enables] == [(1, 0)]
 
 
@@ -301,11 +304,11 @@ def test_the_command_explains(run_command_in_process, tmp_path, undocumented):
     done = run_command_in_process("why", *argv, "--report", "why.html", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     data = json.loads((tmp_path / "why.json").read_text())
-    assert not undocumented(data) and data["schema"] == "retrieval-interp/why/1"
+    assert not undocumented(data) and data["schema"] == "retrieval-interp/why/2"
     assert data["levels"][-1]["units"] == ["L2.H0 s0<-s2", "L4.H0 s0<-s4"]
     assert data["levels"][-1]["kept"]["share"] > 0.9 and "L2.H0" in done.stdout
     assert data["units"][0]["enables"][0]["path"] == "L4.H0 s0<-s4"
-    assert data["intact"]["loss"] > data["nothing"]["loss"]
+    assert data["intact"]["mean"] > data["nothing"]["mean"]
     assert data["needed"] == [["L2.H0 s0<-s2"], ["L4.H0 s0<-s4"]]
     assert (tmp_path / "why.html").exists()
 
@@ -335,6 +338,6 @@ def test_an_estimate_is_a_mean_over_prompts_with_its_standard_error(small):
     search, found = explained(small, 5)
     for score in found.units:
         by_prompt = search.estimates.by_example(score.unit).sum(0)
-        assert score.where + score.what == pytest.approx(float(by_prompt.mean()))
+        assert score.by_attention + score.by_values == pytest.approx(float(by_prompt.mean()))
         assert score.estimate_se == pytest.approx(float(by_prompt.std()) / 5**0.5)
         assert score.estimate_se > 0

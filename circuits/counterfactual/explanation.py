@@ -76,9 +76,11 @@ class UnitScore:
     path: HeadPath | None  # its path, or of a head or row the one that contributes most of it
     kind: str  # what a head with that path is commonly called, or nothing
     attention: float  # along that path, in the intact model
-    other: float  # the same on the counterfactual prompts
-    where: float  # estimated contribution to the metric by its attention (where it looks) ...
-    what: float  # ... and by its values (what it brings); the two add up
+    counterfactual_attention: float  # the same on the counterfactual prompts
+    by_attention: (
+        float  # estimated contribution to the metric by its attention (where it looks) ...
+    )
+    by_values: float  # ... and by its values (what it brings); the two add up
     estimate_se: float  # standard error of their sum over prompts
     stability: float  # share of bootstrap samples in which it is among the top units (`Estimates`)
     without: Share
@@ -90,7 +92,7 @@ class UnitScore:
     @property
     def looks_less(self) -> bool:
         """Whether its head attends less there than on the counterfactual prompts."""
-        return self.attention < self.other - _LESS
+        return self.attention < self.counterfactual_attention - _LESS
 
 
 @dataclass(frozen=True, repr=False)
@@ -255,9 +257,9 @@ class UnitMeasurer:
                 path=path and HeadPath(path.head, path.path.named(names)),
                 kind="" if path is None else self._common_name(path),
                 attention=float(here[path.head][path.path]) if path else math.nan,
-                other=float(there[path.head][path.path]) if path else math.nan,
-                where=by_attention,
-                what=by_values,
+                counterfactual_attention=float(there[path.head][path.path]) if path else math.nan,
+                by_attention=by_attention,
+                by_values=by_values,
                 estimate_se=standard_error(by_example.sum(0)),
                 stability=stability[unit],
                 without=recovery.kept([kept for kept in units if kept != unit]),

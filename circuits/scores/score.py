@@ -258,7 +258,7 @@ def score_circuit(
         examples=len(batch),
         tolerance=limit.tolerance,
         loss_name=task.loss_name,
-        baseline_loss=Measured.of(intact).loss,
+        baseline_loss=Measured.of(intact).mean,
         baseline_se=Measured.of(intact).se,
         uninformed_loss=uninformed.loss,
         uninformed=uninformed.description,
@@ -266,7 +266,7 @@ def score_circuit(
             HeadScore(
                 head=head,
                 mechanism=circuit[head],
-                loss=alone[head].loss,
+                loss=alone[head].mean,
                 se=alone[head].se,
                 emptied=Measured.of(emptied[head]) if head in emptied else None,
                 needed=needed.get(head),
@@ -276,7 +276,7 @@ def score_circuit(
         ),
         enabling=tuple(cut[path] for path in circuit.enabling),
         redundant=redundant,
-        combined_loss=Measured.of(combined).loss,
+        combined_loss=Measured.of(combined).mean,
         combined_se=Measured.of(combined).se,
         excess_se=standard_error(combined - intact),
         paths=tuple(paths),
@@ -312,7 +312,7 @@ def _cut_live(
         rows[path] = LivePathScore(
             path=path,
             attention=float(attention[path.head][path.path]),
-            live_loss=Measured.of(cut[path]).loss,
+            live_loss=Measured.of(cut[path]).mean,
             live_se=Measured.of(cut[path]).se,
             enables=enables[path],
             needed=limit.clearly_above(cut[path]),
@@ -323,7 +323,7 @@ def _cut_live(
         fails = map(limit.clearly_above, spared)
         score = RedundantScore(
             paths=same,
-            live_loss=Measured.of(cut[same]).loss,
+            live_loss=Measured.of(cut[same]).mean,
             live_se=Measured.of(cut[same]).se,
             left_losses=tuple(float(losses.mean()) for losses in spared),
             enables=enables[same],

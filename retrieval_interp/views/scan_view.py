@@ -79,7 +79,7 @@ def scan_cells(scan: Scan) -> tuple[list[str], list[list[str]]]:
             together if scan.joint else "",
         ]
 
-    by_cost = sorted(scan.heads, key=lambda row: (math.isnan(row.change.loss), -row.change.loss))
+    by_cost = sorted(scan.heads, key=lambda row: (math.isnan(row.change.mean), -row.change.mean))
     columns = [(name, *column) for name, *column in zip(COLUMNS, *map(cells, by_cost))]
     header, *rows = zip(*(column for column in columns if any(column[1:])))
     return list(header), [list(row) for row in rows]
@@ -101,9 +101,9 @@ def scan_to_dict(scan: Scan) -> dict[str, Any]:
             "rule": row.rule.text(names),
             **{key: getattr(row, key) for key in ("share", "kind", "copies")},
             "attention": dict(row.attention),
-            **{key: getattr(row, key).loss for key in measured},
+            **{key: getattr(row, key).mean for key in measured},
             **{f"{key}_se": getattr(row, key).se for key in measured},
-            "measured": not math.isnan(row.change.loss),
+            "measured": not math.isnan(row.change.mean),
             "tried": row.head in scan.tried,
             "replaced": row.replaced and row.replaced.text(names),
         }
@@ -130,9 +130,9 @@ def scan_verdict(scan: Scan) -> str:
     clauses = []
     for how, name in (("replaced by their rule", "change"), ("zero-ablated", "removed")):
         costs = {row.head: getattr(row, name) for row in scan.heads}
-        clear = [head for head, cost in costs.items() if cost.loss > 2 * cost.se]
+        clear = [head for head, cost in costs.items() if cost.mean > 2 * cost.se]
         if clear and len(scan.batch) > 1:
-            most = max(clear, key=lambda head: costs[head].loss)
+            most = max(clear, key=lambda head: costs[head].mean)
             clauses.append(
                 f"{how}, {len(clear)} of {heads} (most {most}: {to_error(*costs[most])})"
             )
@@ -140,7 +140,7 @@ def scan_verdict(scan: Scan) -> str:
     if clauses:
         said.append(f"One at a time, heads that clearly raise it: {'; '.join(clauses)}.")
     said += _joint_sentences(scan) if scan.joint else []
-    unmeasured = sum(math.isnan(row.change.loss) for row in scan.heads)
+    unmeasured = sum(math.isnan(row.change.mean) for row in scan.heads)
     if unmeasured == len(scan.heads):
         said.append("The time was over before any head could be replaced or zero-ablated.")
     elif unmeasured:
@@ -165,9 +165,9 @@ def _joint_sentences(scan: Scan) -> list[str]:
         kept = f"{scan.kept:.1%} of what the model knows is kept {limit}"
         said = [f"{together}: {loss} {scan.joint_loss:.4f}; {kept}."]
     stake, lost = scan.uninformed_loss - scan.intact_loss, scan.joint_loss - scan.intact_loss
-    costly = [row for row in scan.heads if row.replaced and row.change.loss > lost + stake / 10]
+    costly = [row for row in scan.heads if row.replaced and row.change.mean > lost + stake / 10]
     if costly:
-        row = max(costly, key=lambda row: row.change.loss)
+        row = max(costly, key=lambda row: row.change.mean)
         said.append(
             f"{row.head} replaced alone costs {to_error(*row.change)}, but not here: it helps "
             "others find where to attend (it enables), and their rules know that already."
@@ -218,7 +218,7 @@ def scan_view(scan: Scan, model: HookedModel, record: Mapping[str, Any] | None =
         scan=scan,
         across=model.cfg.n_heads,
         colors={row.rule.kind: COLORS.get(row.rule.kind, COLORS["uniform"]) for row in scan.heads},
-        highest=max([1e-9, *(row.change.loss for row in scan.heads if row.change.loss > 0)]),
+        highest=max([1e-9, *(row.change.mean for row in scan.heads if row.change.mean > 0)]),
         cells={row[0]: dict(zip(header, row)) for row in rows},
         mechanism_words=mechanism_words(row.rule for row in scan.heads),
         header=header,

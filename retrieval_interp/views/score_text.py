@@ -124,7 +124,7 @@ def score_to_dict(score: CircuitScore, name: str, task: Task, seed: int) -> Json
             "mechanism": row.mechanism.kind,
             "paths": [list(path.ends(score.circuit.role_names)) for path in row.mechanism.paths],
             **_fields(row, "loss se needed"),
-            "emptied_loss": row.emptied and row.emptied.loss,
+            "emptied_loss": row.emptied and row.emptied.mean,
             "emptied_se": row.emptied and row.emptied.se,
             "enables": _enabled_rows(row.enables, score.circuit.role_names),
         }
@@ -177,7 +177,7 @@ def head_table(score: CircuitScore) -> tuple[list[str], list[list[str]]]:
             str(row.head),
             row.mechanism.text(score.circuit.role_names),
             f"{row.loss:.4f}",
-            f"{row.emptied.loss:.4f}" if row.emptied else "",
+            f"{row.emptied.mean:.4f}" if row.emptied else "",
         ]
         for row in score.heads
         if row.head in score.circuit.mechanisms

@@ -42,7 +42,7 @@ def why_text(explanation: Explanation, width: int | None = None) -> str:
 
 def finding(explanation: Explanation, question: PromptQuestion | None = None) -> list[str]:
     """Sum up the result in a few sentences, with those of the question if it is given."""
-    intact, nothing, lines = explanation.intact.loss, explanation.nothing.loss, list[str]()
+    intact, nothing, lines = explanation.intact.mean, explanation.nothing.mean, list[str]()
     if explanation.metric == LOGITS and intact > 0 and intact - nothing < _WEAK_EFFECT * intact:
         part = max(0.0, (intact - nothing) / intact)
         lines.append(f"Only {part:.0%} of the {explanation.metric} depends on what was changed.")
@@ -95,8 +95,8 @@ def question_text(question: PromptQuestion) -> list[str]:
 def _metric_drop(explanation: Explanation, examples: str) -> str:
     """Say how far the metric falls when all heads are patched."""
     metric, patch = explanation.metric, explanation.patch
-    intact, nothing = explanation.intact.loss, explanation.nothing.loss
-    corrupted = explanation.corrupted.loss
+    intact, nothing = explanation.intact.mean, explanation.nothing.mean
+    corrupted = explanation.corrupted.mean
     sign = -1 if metric == explanation.task.loss_name else 1
     text = (
         f"The {metric} is {sign * intact:.2f} on {examples}, and {sign * nothing:.2f} "
@@ -159,18 +159,20 @@ def unit_text(explanation: Explanation, score: UnitScore) -> str:
         subject = f"{unit.head}: {labels[unit.dest]} looks at places without a name"
     if path is not None:
         dest, src = labels[path.path.dest], labels[path.path.src]
-        less = score.looks_less and abs(score.where) > abs(score.what)
+        less = score.looks_less and abs(score.by_attention) > abs(score.by_values)
         subject = f"{unit.head}: {dest} looks {'less ' * less}at {src}"
         if score.kind and not less:
             subject += f" ({score.kind})"
-        subject += f", {score.attention:.2f}; {score.other:.2f} on the counterfactual"
+        subject += (
+            f", {score.attention:.2f}; {score.counterfactual_attention:.2f} on the counterfactual"
+        )
     if unit.level != last.name:
         subject += f", a whole {unit.level[:-1]}"
     sentences = [
         f"{subject}. Without it {_percent(score.without.share)} is recovered.",
         _where_or_what(score, last.kept.share),
         _origin_text(score.origin, path, explanation.task)
-        if score.origin is not None and abs(score.what) > abs(score.where)
+        if score.origin is not None and abs(score.by_values) > abs(score.by_attention)
         else "",
         _enables_text(score, explanation.task),
     ]

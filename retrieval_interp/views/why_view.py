@@ -28,7 +28,7 @@ def why_to_dict(explanation: Explanation) -> dict[str, Any]:
     """Return all numbers as JSON data, under the names that they have in `Explanation`."""
     names, others = explanation.task.role_names, ("task", "batch", "counterfactual", "circuit")
     numbers = {key: _plain(x, names) for key, x in vars(explanation).items() if key not in others}
-    about: dict[str, Any] = {"schema": "retrieval-interp/why/1"}
+    about: dict[str, Any] = {"schema": "retrieval-interp/why/2"}
     about |= {"task": explanation.task.to_dict(), "description": explanation.task.description}
     return {**about, "examples": len(explanation.batch), **numbers}
 
@@ -225,7 +225,7 @@ def draw_lane(
     """Describe a unit, and what is lost without it, without its attention and its values."""
     path, whole = score.path, explanation.levels[-1].kept.share
     dest, src = path.path if path is not None else (answer, None)
-    by_where = abs(score.where) > abs(score.what)
+    by_where = abs(score.by_attention) > abs(score.by_values)
     gone = {"where": score.attention_gone, "what": score.values_gone}
     return {
         "key": (path or score.unit).text(explanation.task.role_names),
