@@ -18,7 +18,7 @@ from retrieval_interp.emergence.report import emergence_json
 from retrieval_interp.emergence.series import LogRow, PathAtStep, Series, Snapshot
 from retrieval_interp.reproduce import evidence as evidence_module
 from retrieval_interp.reproduce.claims import CLAIMS, costs_of_paths, heads_emerge, judge
-from retrieval_interp.reproduce.evidence import Evidence, Trained, Worth, worth_of
+from retrieval_interp.reproduce.evidence import Evidence, Shipped, Worth, worth_of
 from tests.naive import naive_loss
 
 RECIPE = {"task": {"steps": 5, "base": 100.0}, "steps": 4000, "batch": 128}
@@ -174,8 +174,8 @@ def test_transformer_d_and_its_circuit_are_judged_by_the_papers_losses(monkeypat
         (0.0311, 0.0400, "not reproduced"),
         (0.0100, 0.0451, "not reproduced"),
     ):
-        monkeypatch.setattr(Trained, "worth", Worth(combined, {}))
-        monkeypatch.setattr(Trained, "fresh_loss", (fresh, 0.001))
+        monkeypatch.setattr(Shipped, "worth", Worth(combined, {}))
+        monkeypatch.setattr(Shipped, "fresh_loss", (fresh, 0.001))
         (row,) = judge(package, ["C10"])["C10"]
         assert row.ours.endswith(f"; {combined:.4f} with the circuit") and row.verdict == verdict
         assert "--tolerance 0.045" in row.command

@@ -23,7 +23,7 @@ from retrieval_interp.emergence.series import (
     path_emergence,
 )
 from retrieval_interp.presets import PAPER, departures
-from retrieval_interp.reproduce.evidence import ALONE, LOSS_EXAMPLES, Evidence, Trained, Worth
+from retrieval_interp.reproduce.evidence import ALONE, LOSS_EXAMPLES, Evidence, Shipped, Worth
 from retrieval_interp.sweep.findings import UNLEARNED, above_text, order_text
 from retrieval_interp.tasks import RetrievalTask
 from retrieval_interp.tasks.structured import from_data, to_data
@@ -162,7 +162,7 @@ def _later_needs_depth(summary: Summary) -> Answer:
 
 
 def _of_models(
-    names: Sequence[str], say: Callable[[Trained], Answer], evidence: Evidence, trains: bool = False
+    names: Sequence[str], say: Callable[[Shipped], Answer], evidence: Evidence, trains: bool = False
 ) -> Iterator[ClaimRow]:
     """The command of a row finds the circuit, or trains the transformer."""
     for name, how in itertools.product(names, ("",) if trains else ("", ALONE)):
@@ -192,7 +192,7 @@ def _model_scale(recipe: Recipe, papers: Recipe) -> tuple[str, bool]:
     return ", ".join(parts), smaller
 
 
-def _fresh_loss(trained: Trained, bound: float) -> Answer:
+def _fresh_loss(trained: Shipped, bound: float) -> Answer:
     record, (fresh, error) = trained.checkpoint.training, trained.fresh_loss
     ours = f"{fresh:.4f} +- {error:.4f} on {LOSS_EXAMPLES} fresh examples"
     if "validation_loss" in record:
@@ -200,7 +200,7 @@ def _fresh_loss(trained: Trained, bound: float) -> Answer:
     return ours, fresh <= bound
 
 
-def _sufficient(trained: Trained) -> Answer:
+def _sufficient(trained: Shipped) -> Answer:
     mechanisms, config = trained.circuit.mechanisms, trained.checkpoint.config
     loss, heads = trained.worth.combined_loss, config.layers * config.heads
     kinds = {mechanism.kind for mechanism in mechanisms.values()}
@@ -235,7 +235,7 @@ def _inside(cost: float, within: tuple[float, float]) -> bool:
     return within[0] <= round(cost, 2) <= within[1]
 
 
-def _useful_heads(trained: Trained) -> Answer:
+def _useful_heads(trained: Shipped) -> Answer:
     circuit, task = trained.circuit, cast(RetrievalTask, trained.checkpoint.task)
     useful, least = len(trained.worth.useful), causal_depth(task.steps)
     first = min([*trained.worth.useful, *(path.head for path in circuit.every_path())])
@@ -246,7 +246,7 @@ def _useful_heads(trained: Trained) -> Answer:
     return ours, joins and least <= useful <= paper.HEADS
 
 
-def _learned_with_circuit(trained: Trained) -> Answer:
+def _learned_with_circuit(trained: Shipped) -> Answer:
     ours, learned = _fresh_loss(trained, paper.D_LEARNED)
     loss = trained.worth.combined_loss
     return f"{ours}; {loss:.4f} with the circuit", learned and loss <= paper.D_SUFFICIENT

@@ -54,8 +54,8 @@ class Worth:
     first_uniform: float = nan  # with the first useful layer uniform
 
 
-class Trained:
-    """A trained transformer, its circuit, and the losses of both."""
+class Shipped:
+    """A shipped transformer, its circuit, and the losses of both."""
 
     def __init__(self, name: str, file: Path, progress: Progress):
         self.name, self.file, self.progress = name, file, progress
@@ -111,15 +111,15 @@ class Evidence:
 
     def __init__(self, runs: Path = Path("runs"), progress: Progress = no_progress):
         self.runs, self.progress = runs, progress
-        self._trained = dict[Path, Trained]()  # by circuit; several claims read their losses
+        self._trained = dict[Path, Shipped]()  # by circuit; several claims read their losses
 
-    def trained(self, name: str, how: str = "") -> Trained | None:
+    def trained(self, name: str, how: str = "") -> Shipped | None:
         """A shipped transformer and its circuit, found by `ablate` or as `how` says; or None."""
         file = self._file(f"{name}{how}.circuit.json")
         if file is None or name not in storage.shipped_checkpoints():
             return None
         if file not in self._trained:
-            self._trained[file] = Trained(name, file, self.progress)
+            self._trained[file] = Shipped(name, file, self.progress)
         return self._trained[file]
 
     def series(self, name: str) -> tuple[Series, str] | None:
