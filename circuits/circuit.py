@@ -71,7 +71,7 @@ class Circuit:
         return self.role_names or self.n_roles
 
     def paths(self) -> Iterator[HeadPath]:
-        """Yield all one-hot and shared paths, by layer, head and role."""
+        """Yield the paths of mechanisms that follow them (one-hot, shared, your own)."""
         for head, mechanism in self.mechanisms.items():
             if mechanism.follows_paths:
                 yield from (HeadPath(head, path) for path in mechanism.paths)
@@ -229,7 +229,7 @@ def interchangeable(
 
 
 @dataclass(frozen=True)
-class _Place:
+class _HeadRow:
     layer: int
     head: int
     mechanism: str
@@ -249,17 +249,17 @@ class _File:
 def _read_heads(file: _File, roles: Roles) -> dict[Head, Mechanism]:
     mechanisms = dict[Head, Mechanism]()
     for number, row in enumerate(file.heads):
-        identity = {key: row[key] for key in _Place.__annotations__ if key in row}
-        place = from_data(_Place, identity, f"circuit: heads[{number}]")
-        head, kind = Head(place.layer, place.head), MECHANISMS.get(place.mechanism)
+        identity = {key: row[key] for key in _HeadRow.__annotations__ if key in row}
+        stated = from_data(_HeadRow, identity, f"circuit: heads[{number}]")
+        head, kind = Head(stated.layer, stated.head), MECHANISMS.get(stated.mechanism)
         if min(head) < 0 or head in mechanisms:
             given = f"{head} twice" if head in mechanisms else str(head)
             raise InputError(f"circuit: expected every head once, from L0.H0 on, found {given}")
         if kind is None:
             raise InputError(
                 f"circuit: {head}: expected the mechanism "
-                f"{nearest(place.mechanism, MECHANISMS, ' or '.join(MECHANISMS))}, found "
-                f"{place.mechanism!r:.60}"
+                f"{nearest(stated.mechanism, MECHANISMS, ' or '.join(MECHANISMS))}, found "
+                f"{stated.mechanism!r:.60}"
             )
         try:
             parameters = {key: value for key, value in row.items() if key not in identity}

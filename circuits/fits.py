@@ -23,7 +23,7 @@ _DEFINED = {  # what a task has to define, and in which form
 }
 
 
-def draw_batch(task: Task, n: int, seed: int, device: str | torch.device, split: Split) -> Batch:
+def sample_batch(task: Task, n: int, seed: int, device: str | torch.device, split: Split) -> Batch:
     """Draw examples of a task, and check them and the task.
 
     For another split, seed or start a task has to draw other examples: otherwise a circuit would be

@@ -76,7 +76,7 @@ def standard_error(losses: Float[Tensor, " batch"]) -> float:
 
 
 class Measured(NamedTuple):
-    """A mean loss over examples, and its standard error."""
+    """A mean over examples, of losses or of what they change by, and its standard error."""
 
     mean: float
     se: float
@@ -118,10 +118,10 @@ class Scorer:
         """The circuit that leaves every head as it is."""
         return Circuit.empty(self.task)
 
-    def rebase(self, circuit: Circuit) -> float:
-        """Run a circuit as the base of later runs, and return its loss."""
+    def rebase(self, circuit: Circuit) -> Float[Tensor, "batch target"]:
+        """Run a circuit as the base of later runs, and return its losses."""
         self.rebase_if(circuit, lambda losses: True)
-        return mean_loss(self.base_losses)
+        return self.base_losses
 
     def rebase_if(
         self, circuit: Circuit, accepts: Callable[[Float[Tensor, "batch target"]], bool]
@@ -342,7 +342,7 @@ class Runs:
         olds: Sequence[Any] = old or [None] * len(self.parts)
         return self._in_threads(lambda part, old: part.base(circuit, old), olds)
 
-    def outputs(self, circuit: Circuit, base: Base) -> Float[Tensor, "batch pos d_out"]:
+    def outputs(self, circuit: Circuit, base: Base) -> Float[Tensor, "batch answer d_out"]:
         """Return the outputs of all examples under a circuit."""
         outputs = self._in_threads(lambda part, base: part.outputs(circuit, base), base)
         return outputs[0] if len(outputs) == 1 else torch.cat(outputs)

@@ -14,7 +14,12 @@ from retrieval_interp.circuits.mechanisms import FIRST, RULES, Mechanism, Patter
 from retrieval_interp.tasks import InputError
 
 
-def rule(kind: str, function: Callable[..., Any], tokenizer: Any = None) -> Mechanism:
+def rule(
+    kind: str,
+    function: Callable[..., Any],
+    tokenizer: Any = None,
+    cost: tuple[int, int] = Rule.cost,
+) -> Mechanism:
     """A rule of one's own from a function, which searches and scans try from now on.
 
     One more of the same kind takes its place; `RULES.remove` takes it out.
@@ -28,6 +33,7 @@ def rule(kind: str, function: Callable[..., Any], tokenizer: Any = None) -> Mech
             (https://arxiv.org/abs/2606.19317); then a row is scaled to 1, and one without weights
             attends to the first position.
         tokenizer: gives words, with their spaces, in place of token ids.
+        cost: how simple it is to a search, of the head and for each role (`Mechanism.cost`).
 
     Raises:
         InputError: the kind is no word, or the function lacks its tokenizer; and where the rule is
@@ -75,7 +81,7 @@ def rule(kind: str, function: Callable[..., Any], tokenizer: Any = None) -> Mech
         total = weights.sum(-1, keepdim=True)
         return torch.where(total == 0, FIRST.pattern(positions), weights / total)
 
-    body = {"kind": kind, "pattern": pattern, "reads_tokens": True, "cost": Rule.cost}
+    body = {"kind": kind, "pattern": pattern, "reads_tokens": True, "cost": cost}
     cls: Any = type("OwnRule", (Mechanism,), {**body, "__module__": function.__module__})
     made: Mechanism = dataclass(frozen=True)(cls)()
     RULES[:] = [*(known for known in RULES if known.kind != kind), made]

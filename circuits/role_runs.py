@@ -151,8 +151,8 @@ class RoleRuns:
         return RoleBase(circuit, self._rows(circuit), streams)
 
     @torch.no_grad()
-    def outputs(self, circuit: Circuit, base: RoleBase) -> Float[Tensor, "batch chain d_out"]:
-        """Return the outputs at the scored role."""
+    def outputs(self, circuit: Circuit, base: RoleBase) -> Float[Tensor, "batch answer d_out"]:
+        """Return the outputs at the scored role of every chain."""
         changed, _ = self._run(circuit, base)
         residual = (base.streams[-1] | changed[-1])[SCORED_ROLE]
         if self.cfg.normalization_type is not None:

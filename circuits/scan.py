@@ -23,7 +23,7 @@ from retrieval_interp.circuits.circuit import Circuit
 from retrieval_interp.circuits.direct_effect import copy_scores, direct_effects
 from retrieval_interp.circuits.discovery.attribution import attribute
 from retrieval_interp.circuits.discovery.judge import Judge
-from retrieval_interp.circuits.fits import check_model_fits, draw_batch
+from retrieval_interp.circuits.fits import check_model_fits, sample_batch
 from retrieval_interp.circuits.head_kinds import (
     KINDS,
     attention_kinds,
@@ -213,8 +213,8 @@ def _halves(model: HookedModel, task: Task, examples: int, seed: int) -> tuple[B
     """Examples on which heads are described, and others on which losses are measured."""
     device = next(model.parameters()).device
     if not isinstance(task, NextTokenTask):
-        described_on = draw_batch(task, examples, seed, device, "discovery")
-        return described_on, draw_batch(task, examples, seed, device, "test")
+        described_on = sample_batch(task, examples, seed, device, "discovery")
+        return described_on, sample_batch(task, examples, seed, device, "test")
     if len(task) == 1:
         return task.whole(device), task.whole(device)
     half = len(task) // 2

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from retrieval_interp.circuits import Circuit, Scorer, mean_attention
 from retrieval_interp.circuits.counterfactual.units import keeping
-from retrieval_interp.circuits.fits import draw_batch
+from retrieval_interp.circuits.fits import sample_batch
 from retrieval_interp.circuits.hooks import HookedModel, hook_points, versions, with_counterfactual
 from retrieval_interp.circuits.losses import standard_error
 from retrieval_interp.circuits.means import allowed_attention
@@ -48,7 +48,7 @@ class BenchLosses:
         self.model, self.task, self.examples, self.seed = model, task, examples, seed
         self.stated = stated
         device = next(model.parameters()).device
-        batch = draw_batch(task, examples, seed, device, "test")
+        batch = sample_batch(task, examples, seed, device, "test")
         self._plain_scorer = Scorer(model, task, batch)
         self.intact_by_example = self._plain_scorer.base_losses.mean(dim=1)
         self.intact = self.measure(self._plain_scorer.empty_circuit)
@@ -91,7 +91,8 @@ class BenchLosses:
     def measure(self, circuit: Circuit) -> Step:
         """Run a circuit as the base of later runs (`Scorer.rebase`), and return its loss."""
         scorer = self.scorer_for(circuit)
-        loss, losses = scorer.rebase(circuit), scorer.base_losses.mean(dim=1)
+        losses = scorer.rebase(circuit).mean(dim=1)
+        loss = float(losses.mean())
         gain, intact = self.intact_by_example - losses, float(self.intact_by_example.mean())
         better = float(gain.mean()) > 2 * standard_error(gain)
         better = better and is_better(loss, 0.0, intact, self.uninformed.loss)

@@ -23,8 +23,8 @@ def choose_device(name: str | torch.device) -> torch.device:
 
 def check_device(model: nn.Module, name: str) -> None:
     """Refuse a device where a model is not, which is left where it is."""
-    device, place = choose_device(name), next(model.parameters()).device
-    if name != "auto" and str(device) not in (str(place), place.type):
+    device, current = choose_device(name), next(model.parameters()).device
+    if name != "auto" and str(device) not in (str(current), current.type):
         raise InputError(
-            f"device: expected the model's, {place}, found {name!r}; use model.to({name!r})"
+            f"device: expected the model's, {current}, found {name!r}; use model.to({name!r})"
         )

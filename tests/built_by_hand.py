@@ -134,7 +134,7 @@ class Follows(DrawnTask):
         return letters, [letters[1]], [[2]]
 
 
-def hands_on():
+def passing_model():
     """A model of `LastMark` in which L0.H0 only passes on what L1.H0 copies.
 
     L0.H0 attends to its own position and copies the letter to another place of the residual, which
@@ -157,7 +157,7 @@ def hands_on():
     return model
 
 
-def by_hand():
+def equations_model():
     """A model of one step: layer 0 looks two words back, layer 1 for the line of that word.
 
     Words are unit vectors in three blocks of the residual stream: the word itself, what stands

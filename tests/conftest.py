@@ -134,9 +134,15 @@ def undocumented():
     return missing
 
 
+@pytest.fixture(autouse=True)
+def seeded():
+    """Draw the same numbers whatever ran before."""
+    torch.manual_seed(0)
+
+
 @pytest.fixture
-def rules_kept():
-    """Forget rules and mechanisms of one's own at the end."""
+def rules_reset():
+    """Forget rules and mechanisms that a test adds."""
     from retrieval_interp.circuits import mechanisms
 
     known, kinds = [*mechanisms.RULES], {**mechanisms.MECHANISMS}

@@ -20,7 +20,7 @@ def stock_transformer(tokenizer=None, **cfg):
         return HookedTransformer(HookedTransformerConfig(**cfg), tokenizer).eval()
 
 
-def as_bridge(ours, cfg=None):
+def bridge_weights(ours, cfg=None):
     """What `convert_tl_checkpoint` of TransformerLens 4 does, as far as it is needed here."""
     weights = {
         "embed.weight": ours["embed.W_E"],
@@ -55,7 +55,7 @@ def bridge_of(model):
     sizes |= {"act_fn": "gelu_new", "positional_embedding_type": "standard"}
     cfg = TransformerBridgeConfig(**sizes)
     bridge = TransformerBridge.boot_native(cfg)
-    bridge.load_state_dict(as_bridge(dict(model.named_parameters())), strict=True)
+    bridge.load_state_dict(bridge_weights(dict(model.named_parameters())), strict=True)
     return bridge.eval()
 
 

@@ -75,7 +75,6 @@ def test_heavy_libraries_are_loaded_when_they_are_needed():
 @pytest.mark.parametrize("name", ["retrieval_interp", "retrieval_interp.tasks"])
 def test_every_exported_name_is_there(name):
     package = import_module(name)
-    assert set(dir(package)) == set(package.__all__)
     for exported in package.__all__:
         assert getattr(package, exported) is not None
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):

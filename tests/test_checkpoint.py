@@ -116,11 +116,10 @@ def test_shipped_checkpoints_carry_their_training_record(name):
     error = (1 + 64 / 512) ** 0.5 * standard_error(losses.mean(dim=1))
     lag = 0.3 * record["validation_loss"] if step else 0.0
     assert abs(float(losses.mean()) - record["validation_loss"]) < 4 * error + lag
-    json.dumps(record)
 
 
 def test_a_shipped_circuit_has_its_loss_with_hooks():
-    """Also where the model is a bridge: it is run by roles as well."""
+    """With TransformerLens 4 (`make test-4`) of a bridge, which is run by roles as well."""
     bench = ri.open("small", examples=64)
     bench.load(shipped_checkpoints()["small"].parents[1] / "results" / "small.circuit.json")
     with torch.no_grad(), ri.ablated(bench.model, bench.circuit, bench.batch):

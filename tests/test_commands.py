@@ -145,7 +145,7 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("name", FAULTS)
-def test_what_ones_own_code_raises_is_one_line(name, tmp_path, rules_kept, run_command_in_process):
+def test_what_ones_own_code_raises_is_one_line(name, tmp_path, rules_reset, run_command_in_process):
     (tmp_path / "own.py").write_text(FAULTY_FILE)
     task = ["--model", "repeated", "--task", tmp_path / f"own.py:{name}"]
     done = run_command_in_process("scan", *task, "--examples", "8")

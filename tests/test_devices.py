@@ -1,4 +1,4 @@
-"""All that is public gives the same on a GPU, which is pretended where there is none."""
+"""Calls, tasks and a command give the same on a GPU, which is pretended where there is none."""
 
 import json
 import sys

@@ -16,7 +16,7 @@ from retrieval_interp.circuits.discovery.space import Effort, Neighbourhood
 from retrieval_interp.circuits.losses import Scorer, mean_loss, standard_error
 from retrieval_interp.circuits.mechanisms import IDENTITY, UNIFORM
 from retrieval_interp.circuits.paths import Head
-from tests.built_by_hand import LastMark, Star, built, copies, finds_the_star, hands_on, scores
+from tests.built_by_hand import LastMark, Star, built, copies, finds_the_star, passing_model, scores
 from tests.naive import hooks_left, naive_loss
 
 # Searches take several times as long with the tests' type checks, which other tests have.
@@ -59,7 +59,7 @@ def test_a_found_circuit_holds_elsewhere_and_no_two_changes_make_it_cheaper(smal
 
 def test_circuits_nearby_should_lose_what_is_estimated_or_measured():
     """Estimated changes of several heads; the change of one to a simpler mechanism, measured."""
-    search = ri.Search(hands_on(), LastMark(), ri.SearchOptions(examples=32))
+    search = ri.Search(passing_model(), LastMark(), ri.SearchOptions(examples=32))
     judge, start = search.judge, min(search.starts, key=search.key)
     estimates = attribute(search.model, search.task, judge.batch, start)
     nearby = Neighbourhood(search.space, start, judge, Effort(measured=0, measured_if_cheap=0))
@@ -87,7 +87,7 @@ def test_what_is_worse_than_knowing_nothing_is_no_circuit(small):
 
 def test_a_strategy_of_ones_own_decides_what_is_tried():
     """Paths are taken away from the best start, each in turn, while the circuit holds."""
-    model, task = hands_on(), LastMark()
+    model, task = passing_model(), LastMark()
 
     def greedy(search):
         circuit = min(search.starts, key=search.rank)
@@ -114,7 +114,7 @@ def test_a_strategy_of_ones_own_decides_what_is_tried():
 
 def test_what_the_model_needs_is_found_though_no_circuit_holds():
     """Also if a strategy asks for none of the circuits that the search offers."""
-    model, task = hands_on(), LastMark()
+    model, task = passing_model(), LastMark()
 
     def uniform_alone(search):
         yield "every head uniform"
@@ -204,7 +204,7 @@ def test_the_time_of_a_search_counts_what_is_measured_first(monkeypatch):
 
 @pytest.mark.parametrize("place", [1, 3, 40])
 def test_an_interrupt_leaves_nothing_on_the_model(place):
-    model, task = hands_on(), LastMark()
+    model, task = passing_model(), LastMark()
     weights = [(weight.requires_grad, weight.clone()) for weight in model.parameters()]
     attended, runs = itertools.count(1), "blocks.1.attn.hook_pattern"
 

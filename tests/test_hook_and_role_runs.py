@@ -99,7 +99,7 @@ MODELS = {
     "without a mask": bidirectional(),
 }
 shared = st.sets(st.sampled_from([ri.RolePath(*path) for path in PATHS]), max_size=5)
-mean = partial(Mean, torch.rand(15, 15).softmax(-1).tril())
+mean = partial(Mean, torch.arange(225.0).sin().view(15, 15).softmax(-1).tril())
 RULES = [Original, Uniform, Identity, First, Previous, mean]
 without_paths = st.tuples(st.sampled_from(RULES))
 mechanism = st.one_of(without_paths, st.tuples(st.sampled_from([Shared, Cut]), shared))
@@ -128,7 +128,7 @@ def check(runs, circuit, base, model, batch=BATCH):
 
 
 @pytest.mark.parametrize("make", [RoleRuns, HookRuns])
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(drawn, drawn, st.sampled_from(sorted(MODELS)))
 def test_runs_equal_naive_runs_from_any_base(make, first, second, which):
     model, runs = MODELS[which], make(MODELS[which], BATCH)

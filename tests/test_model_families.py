@@ -29,7 +29,7 @@ SECOND = GROUPED | {"use_sliding_window": True, "max_window_layers": 1}
 GEMMA = GROUPED | {"head_dim": 8, "query_pre_attn_scalar": 16}
 NEO = {"num_layers": 2, "num_heads": 4, "window_size": NEAR, "hidden_size": 32, "vocab_size": 40}
 LOCAL = {"use_local_attn": True, "window_size": NEAR, "attn_types": ["local", "global"]}
-FAMILIES = {  # as Hugging Face calls them, with options
+CONFIGS = {  # as Hugging Face calls them, with options
     "GPT2": OLD | {"n_embd": 32},
     "GPTNeo": NEO | {"attention_types": [[["global", "local"], 1]]},
     "GPTNeoX": MLP,
@@ -55,8 +55,8 @@ WINDOWS = {  # of the two layers
 }
 UNCUT = {"GPTNeo", "GPTJ"}  # their bridges show the pattern too late, and q·k alone is not it
 # One of a kind is in the fast run: positions, windows, shared keys, attention both ways.
-SLOW = FAMILIES.keys() - {"GPT2", "GPTNeo", "Llama", "Mistral", "Gemma3Text", "Bert"}
-NAMES = [pytest.param(n, marks=[pytest.mark.slow] * (n in SLOW)) for n in [*FAMILIES, *HOOKED]]
+SLOW = CONFIGS.keys() - {"GPT2", "GPTNeo", "Llama", "Mistral", "Gemma3Text", "Bert"}
+NAMES = [pytest.param(n, marks=[pytest.mark.slow] * (n in SLOW)) for n in [*CONFIGS, *HOOKED]]
 RULES = ["uniform", "identity", "previous", "first", "same", "after-same"]
 LINES = [*RULES, "one-hot END<-near", "one-hot END<-far", "shared END<-near END<-END"]
 PATH = ri.RolePath(0, 1)
@@ -71,7 +71,7 @@ def make(name, folder):
     kind = transformers.AutoModelForCausalLM
     if name == "Bert":
         kind = transformers.AutoModelForMaskedLM
-    config = getattr(transformers, f"{name}Config")(**FAMILIES[name])
+    config = getattr(transformers, f"{name}Config")(**CONFIGS[name])
     return bridge_of_config(config, byte_pairs(["a b"], vocab_size=300), folder, kind)
 
 

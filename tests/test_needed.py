@@ -14,7 +14,7 @@ from retrieval_interp.circuits.discovery.search import _CONFIRMING, Search, Sear
 from retrieval_interp.circuits.losses import Scorer, all_but_one, standard_error
 from retrieval_interp.circuits.mechanisms import IDENTITY, Cut, OneHot
 from retrieval_interp.circuits.paths import Head, HeadPath, RolePath
-from tests.built_by_hand import LastMark, Star, built, finds_the_star, hands_on
+from tests.built_by_hand import LastMark, Star, built, finds_the_star, passing_model
 from tests.naive import naive_loss
 
 TOLERANCE = 0.05 / 8  # for symbols of variance 1/8
@@ -47,15 +47,15 @@ def test_sets_equal_those_of_all_subsets_run_by_hooks(scales):
     minimal = [tuple(sorted(s)) for s in breaking if not any(other < s for other in breaking)]
     found = ri.needed_paths(model, task, tolerance, 64)
     assert sorted(found) == sorted(minimal) and len(minimal) == (6 if len(scales) == 4 else 2)
-    if len(scales) == 4:
-        circuit, some = (
-            Circuit({}, 3, redundant=tuple(sets), role_names=task.role_names)
-            for sets in (found, found[:2])
-        )
-        assert repr(circuit) == "any 3 of L0.H0, L0.H1, L0.H2, L0.H3 suffice for END<-star"
-        assert "one of L0.H2, L0.H3 is needed for END<-star" in repr(some)
-        a, b, c, _ = heads
-        assert all_but_one((a, b, c)) == [(b, c), (a, c), (a, b)]
+
+
+def test_sets_that_overlap_are_told_together():
+    paths = [ri.HeadPath(ri.Head(0, head), ri.RolePath(1, 0)) for head in range(4)]
+    pairs = tuple(itertools.combinations(paths, 2))
+    assert "any 3 of L0.H0, L0.H1, L0.H2, L0.H3 suffice" in repr(Circuit({}, 3, redundant=pairs))
+    assert "one of L0.H0, L0.H1 is needed for" in repr(Circuit({}, 3, redundant=pairs[:2]))
+    a, b, c, _ = paths
+    assert all_but_one((a, b, c)) == [(b, c), (a, c), (a, b)]
 
 
 def test_the_score_of_redundant_paths_is_that_of_plain_runs():
@@ -101,7 +101,7 @@ def test_a_model_that_misses_the_tolerance_blames_no_path():
 
 
 def test_what_only_hands_on_is_needed_as_such():
-    model, task = hands_on(), LastMark()
+    model, task = passing_model(), LastMark()
     circuit, batch = ri.discover(model, task, examples=32), task.sample(64, split="test")
     score = ri.score_circuit(model, task, circuit, batch, controls=0)
     copies = HeadPath(Head(1, 0), RolePath(0, 1))

@@ -1,6 +1,7 @@
 """Rules and mechanisms of one's own: in runs, searches, scans and files, and what is refused."""
 
 from dataclasses import dataclass
+from pathlib import Path
 from runpy import run_path
 from types import SimpleNamespace
 
@@ -23,10 +24,12 @@ from retrieval_interp.circuits.mechanisms import (
     pattern_of,
 )
 from retrieval_interp.circuits.paths import Mask
-from tests.built_by_hand import LastMark, hands_on
+from tests.built_by_hand import LastMark, passing_model
 from tests.models import randomize
 from tests.naive import naive_outputs
 from tests.texts import byte_pairs
+
+ROOT = Path(__file__).parent.parent
 
 
 def three_back(tokens):
@@ -34,9 +37,9 @@ def three_back(tokens):
 
 
 @pytest.mark.slow
-def test_a_rule_of_ones_own_is_tried_by_search_and_scan(rules_kept):
+def test_a_rule_of_ones_own_is_tried_by_search_and_scan(rules_reset):
     """On a trained head that looks three places back, which no built-in rule says."""
-    names = run_path("examples/own_task.py")
+    names = run_path(str(ROOT / "examples/own_task.py"))
     model, task, Here = (names[name] for name in ("model", "task", "Here"))
     made = ri.rule("three-back", three_back)
     assert ri.discover(model, Here(), examples=64)[Head(0, 0)] == made
@@ -56,7 +59,7 @@ def test_a_rule_of_ones_own_is_tried_by_search_and_scan(rules_kept):
     assert mechanisms.RULES[-1] is again
 
 
-def test_a_rule_reads_words_and_no_padding(rules_kept):
+def test_a_rule_reads_words_and_no_padding(rules_reset):
     tokenizer = SimpleNamespace(decode=lambda ids: "abcdef"[ids[0]])
     seen = []
 
@@ -76,7 +79,7 @@ def test_a_rule_reads_words_and_no_padding(rules_kept):
 
 
 @pytest.mark.parametrize("begins", [True, False])  # whether the tokenizer adds the first token
-def test_a_program_of_text_and_tokenizer_is_a_rule(rules_kept, begins):
+def test_a_program_of_text_and_tokenizer_is_a_rule(rules_reset, begins):
     """Attention to words of as many letters, to all later ones too; rows are scaled to 1."""
     tokenizer = byte_pairs(["a bb cc a"] * 9, 300)
     ids = tokenizer("<bos>a bb cc a")["input_ids"]
@@ -111,7 +114,9 @@ def test_a_program_of_text_and_tokenizer_is_a_rule(rules_kept, begins):
         (torch.eye(28).roll(1, 1)[None], "no weight where the mask hides"),
     ],
 )
-def test_patterns_of_ones_own_are_checked(without_type_checks, rules_kept, small, pattern, message):
+def test_patterns_of_ones_own_are_checked(
+    without_type_checks, rules_reset, small, pattern, message
+):
     class Wrong(Mechanism):
         kind = "wrong"
 
@@ -129,7 +134,7 @@ def test_patterns_of_ones_own_are_checked(without_type_checks, rules_kept, small
                     small.model(batch.inputs)
 
 
-def test_a_mechanism_has_numbers_and_a_word_of_its_own(rules_kept):
+def test_a_mechanism_has_numbers_and_a_word_of_its_own(rules_reset):
     @dataclass(frozen=True)
     class Back(mechanisms.Rule):
         kind = "back"
@@ -156,7 +161,7 @@ def test_a_mechanism_has_numbers_and_a_word_of_its_own(rules_kept):
 class WeakOneHot(WithPaths):
     """Three tenths of a one-hot head."""
 
-    kind = "third-of-a-path"
+    kind = "three-tenths"
     follows_paths = True
 
     def pattern(self, positions):
@@ -231,7 +236,7 @@ def test_a_mechanism_of_ones_own_loses_what_it_loses_with_hooks(mechanism, task,
 
 
 def test_a_mechanism_of_ones_own_keeps_its_kind_when_its_paths_change(without_type_checks):
-    search = ri.Search(hands_on(), LastMark(), ri.SearchOptions(examples=32))
+    search = ri.Search(passing_model(), LastMark(), ri.SearchOptions(examples=32))
     head, paths = Head(0, 0), ((0, 0), (1, 1), (2, 2))
     start = Circuit({head: WeakOneHot(paths)}, 3)
     options = search.neighbours_of(start, head)

@@ -48,7 +48,7 @@ def bpe():
     return byte_pairs(GIVINGS, 300)
 
 
-def giving(tokenizer, **changes):
+def template_task(tokenizer, **changes):
     roles = ("END", "S2", "S1+1", "S1", "IO")
     arguments = {"templates": GIVING, "fillings": FILLINGS, "answer": "IO", "wrong": "S1"}
     return ri.TemplateTask(**{**arguments, "roles": roles, "tokenizer": tokenizer, **changes})
@@ -114,7 +114,7 @@ def test_roles_of_a_template_are_at_the_last_token_of_their_words(kind, bpe):
         "llama": lambda: like_llama(GIVINGS, 75),
         "words": lambda: whole_words(GIVINGS),
     }[kind]()
-    task = giving(tokenizer)
+    task = template_task(tokenizer)
     several, used = 0, 0
     for index in range(60):
         question = task.question(index, seed=3)
@@ -176,7 +176,7 @@ def test_losses_accuracy_and_logit_differences():
 
 def test_what_is_left_out_is_said(bpe):
     names = {"IO": ["Jan", "Tom"], "S1": ["Jan", "Tom", "Jana"], "S2": "S1", "place": PLACES}
-    task = giving(bpe, fillings=names)
+    task = template_task(bpe, fillings=names)
     made = [tokens_of(task, task.question(index)) for index in range(40)]
     usable = [index for index, each in enumerate(made) if not isinstance(each, str)][:8]
     with pytest.warns(ri.InputWarning, match=r"\d of \d+ examples are left out: ") as said:
@@ -185,7 +185,7 @@ def test_what_is_left_out_is_said(bpe):
     assert tokens == [made[index] for index in usable]
     assert f"{usable[-1] - 7} of {usable[-1] + 1} examples" in str(said[0].message)
     with pytest.warns(ri.InputWarning, match=r"\d+ of 11 words are left out: .* for IO"):
-        giving(byte_pairs(TEXTS, 9000), counterfactual={"IO": [*PEOPLE, "x y"]})
+        template_task(byte_pairs(TEXTS, 9000), counterfactual={"IO": [*PEOPLE, "x y"]})
 
 
 def test_answers_that_begin_alike_are_refused():
@@ -207,14 +207,14 @@ def test_all_other_words_are_wrong_by_default(bpe):
 
 
 def test_splits_share_no_prompt_where_there_are_many(bpe):
-    task = giving(bpe)  # 2 templates, 90 pairs, 4 places
+    task = template_task(bpe)  # 2 templates, 90 pairs, 4 places
     seen = {
         split: {task.question(i, seed, split).prompt for i in range(150) for seed in range(2)}
         for split in ("train", "validation", "discovery", "test")
     }
     assert sum(map(len, seen.values())) == len(set().union(*seen.values()))
     assert all(len(prompts) > 60 for prompts in seen.values())
-    again = giving(bpe).question(7, 1, "test")
+    again = template_task(bpe).question(7, 1, "test")
     assert again == task.question(7, 1, "test") != task.question(7, 0, "test")
 
 
@@ -230,7 +230,7 @@ def test_splits_share_no_prompt_where_there_are_many(bpe):
 )
 def test_bad_arguments_are_refused_in_one_line(bpe, changes, text, without_type_checks):
     with pytest.raises(ri.InputError, match=text) as refused:
-        giving(**{"tokenizer": bpe, **changes})
+        template_task(**{"tokenizer": bpe, **changes})
     assert "\n" not in str(refused.value)
 
 
@@ -268,7 +268,9 @@ def test_what_followed_the_last_word_is_the_answer_but_not_in_the_counterfactual
 
 def test_a_template_may_lack_a_role(bpe):
     with_place, without = GIVING[1], "When {S1} and {IO} met, {S2} gave a book to"
-    task = giving(bpe, templates=[with_place, without], roles=("END", "S1", "place", "place+1"))
+    task = template_task(
+        bpe, templates=[with_place, without], roles=("END", "S1", "place", "place+1")
+    )
     questions, tokens = task.usable(40)
     batch = task.batch(tokens)
     lacking = torch.tensor([question.prompt.startswith("When") for question in questions])
@@ -276,7 +278,7 @@ def test_a_template_may_lack_a_role(bpe):
     assert (batch.roles[lacking][:, 0, 2:] == -1).all()
     assert (batch.roles[~lacking][:, 0, 2] + 1 == batch.roles[~lacking][:, 0, 3]).all()
     assert (batch.roles[:, :, :2] >= 0).all()
-    by_default = giving(bpe, templates=[without, with_place], roles=None)
+    by_default = template_task(bpe, templates=[without, with_place], roles=None)
     assert by_default.role_names == ("END", "S2", "IO", "S1", "place")
 
 

@@ -1,3 +1,5 @@
+"""A training run equals its recipe, whatever stops it."""
+
 import json
 import subprocess
 import sys

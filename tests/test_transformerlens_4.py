@@ -13,7 +13,7 @@ import torch
 
 import retrieval_interp as ri
 from retrieval_interp.circuits.hooks import is_hooked_transformer
-from tests.models import as_bridge
+from tests.models import bridge_weights
 
 
 @contextmanager
@@ -22,7 +22,7 @@ def transformerlens_4():
     import transformer_lens
 
     name = "retrieval_interp.circuits.models"
-    converter = SimpleNamespace(convert_tl_checkpoint=as_bridge)
+    converter = SimpleNamespace(convert_tl_checkpoint=bridge_weights)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(f"{name}.plain.version", lambda name: "4.3.0")
         for missing in ("HookedTransformer", "HookedTransformerConfig"):

@@ -23,7 +23,7 @@ from retrieval_interp.circuits.flow import causal_depth
 from retrieval_interp.circuits.head_kinds import head_name, is_so_on_text
 from retrieval_interp.circuits.losses import Scorer
 from retrieval_interp.views.why_text import finding, needs_text
-from tests.built_by_hand import LastMark, by_hand
+from tests.built_by_hand import LastMark, equations_model
 from tests.models import untrained_bridge
 from tests.random_heads import random_heads
 from tests.texts import SENTENCE, giving, pairs
@@ -31,7 +31,7 @@ from tests.texts import SENTENCE, giving, pairs
 
 def test_a_model_whose_truth_is_known_is_explained():
     """Layer 0 looks two words back, whatever they are; layer 1 looks for what is asked."""
-    model, task = by_hand()
+    model, task = equations_model()
     found = ri.why(model, task, examples=32, controls=4)
     assert [level.name for level in found.levels] == ["heads", "rows", "paths"]
     assert [unit.text() for unit in found.levels[-1].units] == ["L0.H0 s3<-s0", "L1.H0 s3<-s2"]
@@ -278,7 +278,7 @@ def test_a_search_out_of_time_tells_what_it_has(monkeypatch, small):
 
 
 def test_another_half_of_the_pairs_is_reported(llama):
-    """Also its page: no request, every unit a row."""
+    """Also its page, which asks nobody."""
     task = ri.PairsTask(
         pairs({}, {"clean": SENTENCE.replace("drink", "store")}) * 4, llama.tokenizer
     )

@@ -11,11 +11,6 @@ from retrieval_interp.circuits.circuit import suppose
 from retrieval_interp.circuits.mechanisms import IDENTITY
 
 
-@pytest.fixture(scope="module")
-def small():
-    return ri.open("small", examples=16)
-
-
 def test_what_is_supposed_is_measured_exactly(bench):
     lines = ["L1.H0 s0<-s2", "L1.H0 s0<-s4", "L2.H1 uniform", "L0.H1 one-hot s2<-s1 s4<-s3"]
     for line in [*lines, "L0.H0 role-mean", "L2.H0 mean", "L2.H1 original"]:
@@ -119,15 +114,15 @@ def test_with_nothing_supposed_the_intact_model_is_scored(bench):
     assert "The model has not learned the task" in " ".join(repr(bench.discover()).split())
 
 
-def test_the_papers_numbers_stand_beside_those_of_its_own_task_only(small, tmp_path):
-    small.suppose(ri.Circuit({}, 7))
-    small.suppose("L4.H0 s0<-s4")
-    view = small.score()
+def test_the_papers_numbers_stand_beside_those_of_its_own_task_only(tmp_path):
+    bench = ri.open("small", examples=16)
+    bench.suppose("L4.H0 s0<-s4")
+    view = bench.score()
     assert "paper: 0.17 to 0.89" in " ".join(repr(view).split())
-    page = small.report(tmp_path / "report.html").read_text()
+    page = bench.report(tmp_path / "report.html").read_text()
     (command,) = re.findall(r">(bench = ri\.open.*?)<", page)
     circuit = unquote(re.search(r"data:application/json,([^\"]*)", page)[1])
-    assert "tolerance" not in command and ri.Circuit.from_json(circuit, 7) == small.circuit
+    assert "tolerance" not in command and ri.Circuit.from_json(circuit, 7) == bench.circuit
     assert "paper: below 0.05" in page and "paper" not in ri.verdict(view.data, ri.EquationsTask())
     assert "Mechanism and Emergence of Stacked Attention Heads" in page
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from retrieval_interp.circuits.counterfactual.keep_search import Recovery, Share
 from retrieval_interp.circuits.counterfactual.units import MetricTask, Unit, estimate_units, losing
-from retrieval_interp.circuits.counterfactual.why import draw_prompts
+from retrieval_interp.circuits.counterfactual.why import sample_prompts
 from retrieval_interp.circuits.hooks import HookedModel, measuring
 from retrieval_interp.circuits.losses import Progress, no_progress
 from retrieval_interp.circuits.patched_heads import Patch
@@ -105,7 +105,7 @@ def atlas(
     chosen: set[Head] = set()
     with measuring(model):
         for task in progress(list(tasks.values()), "choosing heads"):
-            batch, _ = draw_prompts(model, task, examples, seed, "discovery")
+            batch, _ = sample_prompts(model, task, examples, seed, "discovery")
             effects = estimate_units(model, MetricTask(task), batch).heads.sum(0).mean(0)
             order = effects.abs().flatten().argsort(descending=True)[:most].tolist()
             chosen |= {Head(*divmod(place, effects.shape[1])) for place in order}
@@ -115,7 +115,7 @@ def atlas(
         gaps: dict[str, float] = {}
         for name, head in progress(list(product(tasks, heads)), "ablating heads"):
             if name not in lost:
-                batch, _ = draw_prompts(model, tasks[name], examples, seed, "test")
+                batch, _ = sample_prompts(model, tasks[name], examples, seed, "test")
                 recovery = Recovery(model, MetricTask(tasks[name]), batch)
                 recovery.check_gap()
                 lost[name], halves[name], gaps[name] = {}, (set(), set()), recovery.gap

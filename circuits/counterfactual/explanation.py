@@ -77,10 +77,8 @@ class UnitScore:
     kind: str  # what a head with that path is commonly called, or nothing
     attention: float  # along that path, in the intact model
     counterfactual_attention: float  # the same on the counterfactual prompts
-    by_attention: (
-        float  # estimated contribution to the metric by its attention (where it looks) ...
-    )
-    by_values: float  # ... and by its values (what it brings); the two add up
+    by_attention: float  # estimated contribution to the metric by where it looks ...
+    by_values: float  # ... and by what it brings; the two add up
     estimate_se: float  # standard error of their sum over prompts
     stability: float  # share of bootstrap samples in which it is among the top units (`Estimates`)
     without: Share

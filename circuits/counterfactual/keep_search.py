@@ -110,8 +110,7 @@ class Recovery:
         self.count_run()
         if not stay:
             return -self.scorer.losses(circuit)[:, 0]
-        self.scorer.rebase(circuit)
-        return -self.scorer.base_losses[:, 0]
+        return -self.scorer.rebase(circuit)[:, 0]
 
     def count_run(self) -> None:
         """Count one more run; raise OutOfTime after the deadline."""
@@ -196,9 +195,9 @@ class KeepSearch:
             raise InputError(f"keep: expected a share above 0 and below 1, found {keep:g}")
         if upto not in LEVELS:
             raise InputError(f"upto: expected one of {', '.join(LEVELS)}, found {upto!r:.40}")
-        limit, start = math.inf if time is None else time, monotonic()
-        self._searching = Deadline(start + _SEARCH_SHARE * limit)
-        self.deadline = Deadline(start + limit)
+        seconds, start = math.inf if time is None else time, monotonic()
+        self._searching = Deadline(start + _SEARCH_SHARE * seconds)
+        self.deadline = Deadline(start + seconds)
         self.model, self.task, self.keep, self.upto, self.patch = model, task, keep, upto, patch
         self.counterfactual = counterfactual
         drawn = [batch] if fresh is None else [batch, fresh]

@@ -34,7 +34,7 @@ _TOKENS_PER_RUN = 4096  # tokens that are run at once
 _TOKENS_PER_WORD = 8192  # tokens at most of all changes that are tried of one word
 _MOST_WEIGHTS = 1_000_000_000  # attention weights at most of all changes that are used
 _LONGEST_WORD = 8  # tokens of a word at most
-MOST_CHANGES = 16  # changes that are used at most: half decide, half confirm
+MOST_CHANGES = 16  # changes that are used at most: half decide, half are measured
 
 
 # A changed prompt, and the token of the answer's kind that is then the likeliest.

@@ -10,7 +10,7 @@ from retrieval_interp.circuits.counterfactual.explanation import Explanation, ex
 from retrieval_interp.circuits.counterfactual.keep_search import KeepSearch
 from retrieval_interp.circuits.counterfactual.question import ask
 from retrieval_interp.circuits.counterfactual.units import Metric, MetricTask
-from retrieval_interp.circuits.fits import draw_batch
+from retrieval_interp.circuits.fits import sample_batch
 from retrieval_interp.circuits.hooks import HookedModel, measuring, with_counterfactual
 from retrieval_interp.circuits.losses import Progress, no_progress
 from retrieval_interp.circuits.patched_heads import PATCHES, Patch
@@ -87,8 +87,8 @@ def why(
         task, question = _task(model, what, answer, wrong, place, counterfactual), None
     metric_task = MetricTask(task, metric)
     make = counterfactual if callable(counterfactual) else None
-    prompts, counterfactuals = draw_prompts(model, task, 2 * examples, seed, "discovery", make)
-    held_out = draw_prompts(model, task, examples, seed, "test", make)
+    prompts, counterfactuals = sample_prompts(model, task, 2 * examples, seed, "discovery", make)
+    held_out = sample_prompts(model, task, examples, seed, "test", make)
     half = (len(prompts) + 1) // 2
     deciding, fresh = prompts, None
     if half >= _LEAST_DECIDING and question is None:
@@ -115,7 +115,7 @@ def why(
     return replace(explanation, question=question)
 
 
-def draw_prompts(
+def sample_prompts(
     model: HookedModel,
     task: Task,
     count: int,
@@ -131,7 +131,7 @@ def draw_prompts(
     if isinstance(task, PairsTask):
         batch, prompts = task.with_others(min(count, max(1, len(task) // 2)), device, split)
     else:
-        batch, make = draw_batch(task, count, seed, device, split), make or task.counterfactual
+        batch, make = sample_batch(task, count, seed, device, split), make or task.counterfactual
     if make is not None:
         prompts = make(batch, seed)
     return with_counterfactual(model, batch, prompts), prompts

@@ -6,7 +6,7 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import TypeVar
 
 from retrieval_interp.circuits.discovery.judge import Judge
-from retrieval_interp.circuits.fits import draw_batch
+from retrieval_interp.circuits.fits import sample_batch
 from retrieval_interp.circuits.hooks import HookedModel, heads_of
 from retrieval_interp.circuits.losses import Progress, all_but_one, no_progress
 from retrieval_interp.circuits.mechanisms import Cut
@@ -44,7 +44,7 @@ def needed_paths(
     """
     check_sampling(examples, seed, tolerance)
     device = next(model.parameters()).device
-    judge = Judge(model, task, draw_batch(task, examples, seed, device, "discovery"), tolerance)
+    judge = Judge(model, task, sample_batch(task, examples, seed, device, "discovery"), tolerance)
     if not judge.learned:
         warnings.warn(judge.unlearned_text, InputWarning, stacklevel=2)
         return []

@@ -32,7 +32,7 @@ from retrieval_interp.circuits.discovery.space import (
     Space,
     rule_candidates,
 )
-from retrieval_interp.circuits.fits import draw_batch
+from retrieval_interp.circuits.fits import sample_batch
 from retrieval_interp.circuits.hooks import HookedModel, heads_of
 from retrieval_interp.circuits.losses import Progress, no_progress
 from retrieval_interp.circuits.mechanisms import IDENTITY, UNIFORM, Mechanism
@@ -163,8 +163,8 @@ class Search:
         options: SearchOptions = SearchOptions(),
         strategy: Strategy | None = None,
     ):
-        start, limit = monotonic(), math.inf if options.time is None else options.time
-        self._deadlines, self.deadline = (start + limit * 2 / 3, start + limit), Deadline()
+        start, seconds = monotonic(), math.inf if options.time is None else options.time
+        self._deadlines, self.deadline = (start + seconds * 2 / 3, start + seconds), Deadline()
         self.model, self.task, self.options = model, task, options
         self.strategy = strategy or simplify
         self.batch = self._drawn(options.seed)
@@ -183,7 +183,7 @@ class Search:
 
     def _drawn(self, seed: int) -> Batch:
         device = next(self.model.parameters()).device
-        return draw_batch(self.task, self.options.examples, seed, device, "discovery")
+        return sample_batch(self.task, self.options.examples, seed, device, "discovery")
 
     @property
     def judge(self) -> Judge:
@@ -220,7 +220,7 @@ class Search:
         return self.space.cost(circuit)
 
     def useful(self, circuit: Circuit) -> list[Head]:
-        """Return replaceable heads that are neither uniform nor identity."""
+        """Return replaceable heads whose mechanism costs something, unlike uniform and identity."""
         return self.space.useful(circuit)
 
     def key(self, circuit: Circuit) -> int:

@@ -154,7 +154,7 @@ class Space:
         return sum(self._cost(circuit[head]) for head in self.heads)
 
     def useful(self, circuit: Circuit) -> list[Head]:
-        """Return the heads that cost something: neither uniform nor identity."""
+        """Return the heads whose mechanism costs something, unlike uniform and identity."""
         return [head for head in self.heads if self._cost(circuit[head])]
 
     def key(self, circuit: Circuit) -> int:

@@ -71,7 +71,7 @@ def worth_of_paths(
 
 
 def carrying_paths(circuit: Circuit) -> list[HeadPath]:
-    """Return one-hot and shared paths, and those that patched heads keep."""
+    """Return the paths that mechanisms follow, and those that patched heads keep."""
     kept = {h: m for h, m in circuit.mechanisms.items() if m.is_patched}
     return [*circuit.paths(), *(HeadPath(h, path) for h, m in kept.items() for path in m.paths)]
 

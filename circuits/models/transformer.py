@@ -25,7 +25,7 @@ def not_deprecated() -> Iterator[None]:
 class VectorTransformer(HookedTransformer):
     """A transformer that reads vectors [batch, pos, d_in] instead of tokens, and writes vectors.
 
-    `embed.W_E` [2K, d_model] is a linear read-in and `unembed` a linear read-out, so stock
+    `embed.W_E` [d_in, d_model] is a linear read-in and `unembed` a linear read-out, so stock
     TransformerLens can load the weights. The input carries its position: `pos_embed.W_pos` stays
     zero and is not trained.
     """

@@ -236,8 +236,7 @@ def score_circuit(
         for head in progress(scorer.heads, "replacing heads")
     }
     cut, redundant = _cut_live(scorer, circuit, limit, progress)
-    scorer.rebase(circuit)
-    combined = scorer.base_losses.mean(dim=1)
+    combined = scorer.rebase(circuit).mean(dim=1)
     paths = []
     for path, losses in removed_losses(scorer, circuit, progress):
         loss, se = Measured.of(losses)

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 import retrieval_interp as ri
 from retrieval_interp.commands.command import say, status, tell_files
-from retrieval_interp.commands.options import OUTPUT, MeasuringOptions, check_outputs, parse_options
+from retrieval_interp.commands.options import OUTPUT, SearchingOptions, check_outputs, parse_options
 from retrieval_interp.progress import progress_bar
 from retrieval_interp.storage import models_by_name
 from retrieval_interp.storage.files import provenance, write_json, write_whole
@@ -17,7 +17,7 @@ from retrieval_interp.views.tables import terminal_width
 
 
 @dataclass(frozen=True)
-class AblateOptions(MeasuringOptions):
+class AblateOptions(SearchingOptions):
     """Find which attention paths of a trained transformer do the work.
 
     Attributes:

@@ -144,7 +144,7 @@ class ExampleOptions:
 
 
 @dataclass(frozen=True)
-class MeasuringOptions(ExampleOptions):
+class SearchingOptions(ExampleOptions):
     """What all commands take that search a model.
 
     Attributes:

@@ -11,7 +11,7 @@ from tqdm.auto import tqdm
 
 import retrieval_interp as ri
 from retrieval_interp.commands.command import say, status, tell_files
-from retrieval_interp.commands.options import OUTPUT, MeasuringOptions, check_outputs, parse_options
+from retrieval_interp.commands.options import OUTPUT, SearchingOptions, check_outputs, parse_options
 from retrieval_interp.storage import models_by_name
 from retrieval_interp.storage.files import provenance, read_text, write_json, write_whole
 from retrieval_interp.tasks.structured import EXAMPLES, number
@@ -19,7 +19,7 @@ from retrieval_interp.views.tables import terminal_width
 
 
 @dataclass(frozen=True)
-class ScanOptions(MeasuringOptions):
+class ScanOptions(SearchingOptions):
     """Say what each head looks at and writes, and what replacing or zero-ablating it costs.
 
     Attributes:

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 import retrieval_interp as ri
 from retrieval_interp.commands.command import say, status, tell_files
-from retrieval_interp.commands.options import OUTPUT, MeasuringOptions, check_outputs, parse_options
+from retrieval_interp.commands.options import OUTPUT, SearchingOptions, check_outputs, parse_options
 from retrieval_interp.progress import progress_bar
 from retrieval_interp.storage import models_by_name
 from retrieval_interp.storage.files import provenance, read_text, write_json
@@ -19,7 +19,7 @@ _NAMES = "indirect-objects"
 
 
 @dataclass(frozen=True)
-class WhyOptions(MeasuringOptions):
+class WhyOptions(SearchingOptions):
     """Say which heads, rows and paths an answer comes from.
 
     Attributes:

@@ -202,8 +202,7 @@ def measure(model: HookedModel, task: Task, batch: Batch, circuit: Circuit, step
         str(path): PathAtStep(round(float(attention[path.head][path.path]), 7), _by_symbol(losses))
         for path, losses in cut_losses(scorer, paths_of(circuit))
     }
-    scorer.rebase(circuit)
-    return Snapshot(step, intact, _by_symbol(scorer.base_losses), measured)
+    return Snapshot(step, intact, _by_symbol(scorer.rebase(circuit)), measured)
 
 
 def _by_symbol(losses: torch.Tensor) -> tuple[float, ...]:

@@ -112,11 +112,11 @@ def _digest(tensors: dict[str, Tensor], content: dict[str, Any]) -> str:
 
 def load_checkpoint(name: str | Path, device: str | torch.device = "cpu") -> Checkpoint:
     """Load a model with its task, by shipped name (`small`), file or run folder (`runs/a`)."""
-    place = choose_device(device)
+    chosen = choose_device(device)
     path = files.find_checkpoint(str(name))
     tensors, content = read_tensors(path, "a checkpoint")
     read: _Content = from_data(_Content, content, str(path))
-    weights = empty_weights(read.model, read.task).to(place)
+    weights = empty_weights(read.model, read.task).to(chosen)
     load_weights(weights, tensors, str(path))
     model: Any = hooked_model(weights, tokenizer_of(read.task))
     return Checkpoint(

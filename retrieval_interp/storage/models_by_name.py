@@ -59,7 +59,7 @@ def load_model(name: str, device: str, task: str | None = None) -> tuple[Any, An
 
     if task is not None:
         return load_model(name, device)[0], own_task(task)
-    place = choose_device(device)
+    chosen = choose_device(device)
     if ".py:" in name:
         model = named_in(name)
         if callable(model) and not hasattr(model, "cfg"):
@@ -69,16 +69,16 @@ def load_model(name: str, device: str, task: str | None = None) -> tuple[Any, An
         check_device(model, device)
         return model, None
     if _has_task(name):
-        checkpoint = ri.load_checkpoint(name, place)
+        checkpoint = ri.load_checkpoint(name, chosen)
         return checkpoint.model, checkpoint.task
     if not sys.stderr.isatty():
         from transformers.utils.logging import disable_progress_bar
 
         disable_progress_bar()
     if name in PACKAGED:
-        return PACKAGED[name](str(place)), None
+        return PACKAGED[name](str(chosen)), None
     try:
-        return _booted(name.removeprefix("hf:"), str(place)), None
+        return _booted(name.removeprefix("hf:"), str(chosen)), None
     except (ValueError, KeyError, OSError) as error:
         raise InputError(
             f"{name}: expected a causal language model of Hugging Face with its tokenizer that "
@@ -91,24 +91,24 @@ def load_model(name: str, device: str, task: str | None = None) -> tuple[Any, An
 _OWN_FOLDERS = set[Path]()  # of the Python files that were run
 
 
-def named_in(place: str) -> Any:
+def named_in(reference: str) -> Any:
     """Run a Python file, once per process, and return what it calls so (`FILE.py:NAME`)."""
-    path, _, name = place.rpartition(":")
+    path, _, name = reference.rpartition(":")
     names = _run_once(path) if Path(path).is_file() else {}
     if name not in names:
-        raise InputError(f"{place}: expected FILE.py:NAME, found no such name or no such file")
+        raise InputError(f"{reference}: expected FILE.py:NAME, found no such name or no such file")
     return names[name]
 
 
-def own_task(place: str) -> Any:
+def own_task(reference: str) -> Any:
     """Return the task at `FILE.py:NAME`, or what calling the class or function there returns."""
     from retrieval_interp.tasks import Task
 
-    task = named_in(place)
+    task = named_in(reference)
     if callable(task) and not isinstance(task, Task):
         task = task()
     if not isinstance(task, Task):
-        raise InputError(f"{place}: expected an ri.Task, found {type(task).__name__}")
+        raise InputError(f"{reference}: expected an ri.Task, found {type(task).__name__}")
     return task
 
 
