@@ -10,12 +10,12 @@ over the rounds.
 
 import argparse
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
 import torch
-from measure import Rows, benchmark, median_ratio, timed
+from measure import benchmark, median_ratio, timed
 from torch import Tensor, nn
 
 import retrieval_interp as ri
@@ -89,9 +89,10 @@ PRESETS = ["small", "transformer-a", "transformer-d", *(f"section7-ic-{n}" for n
 
 
 @benchmark(presets=PRESETS, rounds=21, quick={"rounds": 2})
-def main(options: argparse.Namespace) -> Rows:
+def main(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     keep_freed_memory()
-    return [compare(name, options) for name in ri.progress_bar(options.presets, "presets")]
+    for name in ri.progress_bar(options.presets, "presets"):
+        yield compare(name, options)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,6 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from operator import ne
 from time import monotonic
 from typing import Any, Literal, NamedTuple
 
@@ -468,9 +467,8 @@ class _Simplification:
 def candidates(nearby: Neighbourhood, below_key: int, largest: int) -> list[Circuit]:
     """Choose circuits to try in a local search, the simplest first.
 
-    They are of four kinds: those half, a quarter, ... of the way along a chain of best single
-    changes; those predicted to hold; those with the lowest predicted losses; and those with the
-    fewest changes, since these are predicted best.
+    They are of three kinds: those half, a quarter, ... of the way along a chain of best single
+    changes, those predicted to hold, and those with the lowest predicted losses.
 
     Args:
         nearby: the circuits near the centre, with predicted losses.
@@ -479,13 +477,9 @@ def candidates(nearby: Neighbourhood, below_key: int, largest: int) -> list[Circ
     """
     judge, effort, aim = nearby.judge, nearby.effort, nearby.space
     centre_holds, limit = judge.holds(nearby.circuit), judge.limit.loss
-    start = nearby.start.choices[0].tolist()
 
     def is_simpler(predicted: Predicted) -> bool:
         return predicted.key < below_key and aim.size(predicted.key) <= largest
-
-    def changes(predicted: Predicted) -> int:
-        return sum(map(ne, predicted.choices, start))
 
     around = filter(is_simpler, nearby.around(below_key if judge.holding else 0))
     untried = [p for p in around if nearby.circuit_of(p) not in judge.decided]
@@ -495,8 +489,7 @@ def candidates(nearby: Neighbourhood, below_key: int, largest: int) -> list[Circ
     holding.sort(key=lambda predicted: predicted.key)
     others = effort.others if centre_holds else effort.others_far
     chosen = [chain[end - 1] for end in ends if is_simpler(chain[end - 1])]
-    chosen += holding[: effort.predicted_to_hold]
-    chosen += [*untried[:others], *sorted(untried, key=changes)[:others]]
+    chosen += [*holding[: effort.predicted_to_hold], *untried[:others]]
     chosen.sort(key=lambda predicted: (predicted.key, predicted.loss))
     return list(dict.fromkeys(map(nearby.circuit_of, chosen)))
 

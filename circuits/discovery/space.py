@@ -214,7 +214,7 @@ class Effort:
     states: int = 600  # circuits that the beam keeps after each change, ...
     moves: int = 400_000  # ... fewer if together they have more of these
     predicted_to_hold: int = 8  # of these circuits, the simplest, so many are tried; ...
-    others: int = 32  # ... and of those with the lowest losses, and with the fewest changes, each
+    others: int = 32  # ... and of those with the lowest losses
     others_far: int = 4  # the same around a circuit that does not hold, to get closer to holding
     steps_not_holding: int = 8  # in a row, to circuits that do not hold; 2 after one held
     lacking: int = 8  # circuits with one head or path less than the best that are searched around
