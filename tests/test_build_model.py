@@ -1,23 +1,51 @@
 """Models for vectors: blocks and weights."""
 
+import copy
+
 import pytest
 import torch
+from transformer_lens.components.attention import Attention
+from transformer_lens.components.transformer_block import TransformerBlock
 
 import retrieval_interp as ri
-from retrieval_interp.circuits.models.plain import PlainTransformer
 from tests.models import randomize
 
 
+@pytest.mark.parametrize("compiling", [True, False])
 @pytest.mark.parametrize("mlp", [True, False])
-def test_a_model_with_hook_points_equals_the_one_without(task, mlp):
+def test_our_block_equals_the_stock_block_and_fires_the_same_hooks(
+    task, mlp, compiling, monkeypatch
+):
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: compiling)
     model = randomize(ri.build_model(ri.ModelConfig(2, 2, 16, mlp=mlp), task))
-    plain, inputs = PlainTransformer.of(model), task.sample(4).inputs
-    torch.testing.assert_close(plain(inputs), model(inputs), atol=1e-5, rtol=0)
-    trained, plainly_trained = (
-        {name: weight.shape for name, weight in net.named_parameters() if weight.requires_grad}
-        for net in (model, plain)
+    stock = copy.deepcopy(model)
+    for block in stock.blocks:
+        block.__class__, block.attn.__class__ = TransformerBlock, Attention
+    inputs = task.sample(4).inputs
+    ours, our_cache = model.run_with_cache(inputs)
+    theirs, their_cache = stock.run_with_cache(inputs)
+    torch.testing.assert_close(ours, theirs, atol=1e-6, rtol=0)
+    assert set(our_cache.keys()) == set(their_cache.keys())
+    for name, value in our_cache.items():
+        torch.testing.assert_close(value, their_cache[name], atol=1e-5, rtol=0)
+
+
+def test_hooks_may_write_into_what_they_get(task, model):
+    inputs = task.sample(4).inputs
+
+    def silence_in_place(q, hook):
+        q[:, :, 0] = 0
+        return q
+
+    def silence(q, hook):
+        return torch.cat([torch.zeros_like(q[:, :, :1]), q[:, :, 1:]], 2)
+
+    changed, expected = (
+        model.run_with_hooks(inputs, fwd_hooks=[("blocks.1.attn.hook_q", hook)])
+        for hook in (silence_in_place, silence)
     )
-    assert trained == plainly_trained
+    torch.testing.assert_close(changed, expected)
+    changed.sum().backward()
 
 
 def test_the_same_seed_gives_the_same_weights_and_leaves_the_random_state_alone(task, config):
