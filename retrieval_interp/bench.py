@@ -283,7 +283,7 @@ class Workbench:
         """Ask about another place of the prompt, and begin anew with nothing kept."""
         if self.question is None:
             raise InputError("ask: expected a prompt, as in ri.open(model, prompt), found a task")
-        prompt, answer = self.question.prompt, self.question.word
+        prompt, answer = self.question.prompt, self.question.answer
         question, task = prompt_task(self.model, prompt, answer, place, self.seed, self.progress)
         examples = min(512, len(task) // 2)
         measured = BenchLosses(self.model, task, examples, self.seed, self.stated)

@@ -51,7 +51,7 @@ def open(
     if isinstance(task, str) and hasattr(model, "run_with_hooks"):
         question, task = prompt_task(model, task, answer, place, seed, progress)
         examples = min(examples, len(task) // 2)
-        chosen = f"answer={question.word!r}, place={question.place.text!r}"
+        chosen = f"answer={question.answer!r}, place={question.place.text!r}"
         opened = f"model, {question.prompt!r}, {chosen}"
     task = _checked_task(model, task)
     check_device(model, device)

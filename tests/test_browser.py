@@ -72,7 +72,7 @@ def test_the_report_and_the_page_of_why_ask_nobody(report, why_page, width):
     with chromium(why.as_uri(), width, color_scheme="dark") as page:
         units = page.locator(".units:not([hidden])")
         assert 0 < units.locator(".lane").count() <= 8
-        assert units.locator(".answer").inner_text().startswith(found.question.word.strip())
+        assert units.locator(".answer").inner_text().startswith(found.question.answer.strip())
         assert page.locator(".strip .asked").inner_text() == found.question.place.text.strip()
         if (more := units.get_by_role("button")).count():
             more.click()

@@ -45,19 +45,19 @@ def sentence(llama):
 
 def test_it_is_said_what_the_answer_depends_on(sentence):
     question, before = sentence.question, sentence.before
-    assert question.answer == sentence.answer
+    assert question.first_token == sentence.answer
     assert question.rank == int((before >= before[sentence.likeliest]).sum())
-    assert question.says == sentence.model.tokenizer.decode([int(before.argmax())])
+    assert question.says_token == sentence.model.tokenizer.decode([int(before.argmax())])
     probability = float(before.softmax(0)[sentence.likeliest])
     assert question.probability == pytest.approx(probability, rel=1e-4)
     assert all(weight.grad is None for weight in sentence.model.parameters())
-    strongest = max(question.places, key=lambda place: place.falls)
-    said = f"That depends on {strongest.text.strip()!r} ({strongest.falls:.1f})"
+    strongest = max(question.places, key=lambda place: place.fall)
+    said = f"That depends on {strongest.text.strip()!r} ({strongest.fall:.1f})"
     assert said in question_text(question)[1]
     # Of a named place as much is said as before.
     first = question.places[0]
     again = ask(sentence.model, SENTENCE, sentence.answer, place=first.text)
-    assert again.places[0].falls == pytest.approx(first.falls)
+    assert again.places[0].fall == pytest.approx(first.fall)
 
 
 def test_changes_of_one_place_turn_the_answer(sentence):
@@ -67,8 +67,9 @@ def test_changes_of_one_place_turn_the_answer(sentence):
         changed = sentence.tokens(change.prompt)
         differ = [n for n, (a, b) in enumerate(zip(sentence.ids, changed)) if a != b]
         assert {*differ} <= {*range(question.place.start, question.place.stop)} and differ
-        assert len(sentence.ids) == len(changed) and change.word.startswith(change.wrong)
-        after, wrong = sentence.logits(change.prompt), sentence.tokens(SENTENCE + change.wrong)[-1]
+        assert len(sentence.ids) == len(changed) and change.answer.startswith(change.first_token)
+        after = sentence.logits(change.prompt)
+        wrong = sentence.tokens(SENTENCE + change.first_token)[-1]
         assert (
             before[wrong] < before[sentence.likeliest] and after[wrong] > after[sentence.likeliest]
         )
@@ -89,21 +90,22 @@ def test_of_several_tokens_all_count(sentence):
             probability *= float(sentence.model(torch.tensor([row]))[0, -1].softmax(0)[token])
         row = [*row, token]
     both = ask(sentence.model, SENTENCE, answer, place="to the store")
-    assert both.word == answer and both.answer == sentence.answer
+    assert both.answer == answer and both.first_token == sentence.answer
     assert both.probability == pytest.approx(probability, rel=1e-3)
     assert (both.place.text.strip(), both.place.stop - both.place.start) == ("to the store", 3)
 
 
 def test_a_wrong_answer_that_is_given_leads(sentence):
     question, before = sentence.question, sentence.before
-    wrong = question.changes[0].wrong.strip()
+    wrong = question.changes[0].first_token.strip()
     given = ask(sentence.model, SENTENCE, sentence.answer, wrong, place=question.place.text)
-    assert {change.wrong.strip() for change in given.changes} == {wrong}  # with a blank or without
-    token = sentence.tokens(f"{SENTENCE}{given.wrong.word}")[len(sentence.ids)]
+    # With a blank or without.
+    assert {change.first_token.strip() for change in given.changes} == {wrong}
+    token = sentence.tokens(f"{SENTENCE}{given.wrong.answer}")[len(sentence.ids)]
     assert given.wrong.probability == pytest.approx(float(before.softmax(0)[token]), rel=1e-3)
     assert given.wrong.rank == int((before >= before[token]).sum())
     assert f"rank {given.wrong.rank}" in question_text(given)[0]
-    likelier = f"after which {given.wrong.word!r} is likelier than {sentence.answer!r}."
+    likelier = f"after which {given.wrong.answer!r} is likelier than {sentence.answer!r}."
     assert likelier in question_text(given)[1]
 
 
@@ -111,12 +113,12 @@ def test_what_both_answers_begin_with_goes_behind_the_prompt(sentence):
     """The first token that differs is asked about."""
     model, answer = sentence.model, sentence.answer
     behind = ask(model, f"{SENTENCE} to", answer)
-    wrong, place = behind.changes[0].wrong, behind.place.text
+    wrong, place = behind.changes[0].first_token, behind.place.text
     behind = ask(model, f"{SENTENCE} to", answer, wrong, place)
     begun = ask(model, SENTENCE, f" to{answer}", f" to{wrong}", place)
-    assert begun.answer == begun.word == f" to{answer}" and begun.prompt == SENTENCE
+    assert begun.answer == begun.first_token == f" to{answer}" and begun.prompt == SENTENCE
     assert [change.text for change in begun.changes] == [change.text for change in behind.changes]
-    assert {change.wrong for change in begun.changes} == {f" to{wrong}"}
+    assert {change.first_token for change in begun.changes} == {f" to{wrong}"}
     batch = ri.PairsTask(begun.pairs, model.tokenizer).sample(1)
     assert batch.inputs[0].tolist() == sentence.begin + sentence.tokens(f"{SENTENCE} to")
 
@@ -127,7 +129,7 @@ def test_answers_of_several_tokens_are_scored_by_all(sentence):
     row = sentence.begin + sentence.ids + sentence.tokens(f"to{answer}")[1:]
     question = ask(model, SENTENCE, answer)
     task = question.task(model.tokenizer)
-    assert list(question.tokens) == row[-2:] and question.word == answer
+    assert list(question.tokens) == row[-2:] and question.answer == answer
     assert task.role_names[-2] == "END" and len(task.answer_roles) == 2
 
     def by_hand(prompt):

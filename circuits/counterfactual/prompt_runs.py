@@ -44,7 +44,7 @@ Turned = tuple[list[int], int]
 class Wrong(NamedTuple):
     """A given wrong answer, and how likely it is after the unchanged prompt."""
 
-    word: str
+    answer: str
     probability: float  # of all of it
     rank: int  # of its first token among all, from 1
 
@@ -241,7 +241,7 @@ class PromptRuns:
         read = self.tokenizer(texts, add_special_tokens=False)["input_ids"] if texts else []
         return [row for row, ids in zip(rows, read) if ids == row]
 
-    def falls(self, span: range) -> float:
+    def fall(self, span: range) -> float:
         """Return a span's fall in nats, the mean over the larger half of changes."""
         rows = self.candidates(span, _TRIED_AT_FIRST)
         if len(rows) < _TRIED_AT_FIRST:

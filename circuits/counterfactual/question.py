@@ -44,8 +44,8 @@ class Change(NamedTuple):
     """Other tokens at a place, and what the model then answers."""
 
     text: str  # these tokens
-    wrong: str  # the first token of that answer
-    word: str  # all of that answer
+    answer: str  # all of that answer
+    first_token: str  # of that answer
     prompt: str  # the whole changed prompt
 
 
@@ -53,14 +53,14 @@ class Change(NamedTuple):
 class Place:
     """A word of a prompt, tokens start .. stop-1, and how the answer depends on it.
 
-    `falls` is how far the answer's logit, less the log-sum-exp of the nearest of its kind, falls
+    `fall` is how far the answer's logit, less the log-sum-exp of the nearest of its kind, falls
     when the word is changed, in nats.
     """
 
     start: int
     stop: int
     text: str
-    falls: float
+    fall: float
 
     @property
     def span(self) -> range:
@@ -73,14 +73,14 @@ class PromptQuestion:
     """A prompt, its answer, and changes of one place after which the model answers otherwise."""
 
     prompt: str
-    answer: str  # the first token of it
-    word: str  # all of it
-    tokens: tuple[int, ...]  # of all of it, without a beginning that wrong answers share
-    probability: float  # of all of it
-    rank: int  # of its first token among all, from 1
-    says: str  # the likeliest token
-    says_word: str  # the whole word that the model goes on to write
-    says_probability: float  # of its first token
+    answer: str  # all of it
+    first_token: str  # of the answer
+    tokens: tuple[int, ...]  # of the answer, without a beginning that wrong answers share
+    probability: float  # of the answer
+    rank: int  # of its first token among all tokens, from 1
+    says: str  # the whole word that the model itself writes
+    says_token: str  # its first token, the likeliest
+    says_probability: float  # of that token
     places: tuple[Place, ...]  # words that were tried, in the order of the prompt
     place: Place  # the word that is changed
     changes: tuple[Change, ...]
@@ -91,7 +91,7 @@ class PromptQuestion:
     def pairs(self) -> list[Pair]:
         """The prompt paired with each changed prompt, and the answers to both."""
         return [
-            Pair(self.prompt, change.prompt, (self.answer,), (change.wrong,))
+            Pair(self.prompt, change.prompt, (self.first_token,), (change.first_token,))
             for change in self.changes
         ]
 
@@ -133,7 +133,7 @@ def ask(
     for span in progress(runs.places(place), "what the answer depends on"):
         if not places or monotonic() < runs.until:
             text = runs.text(runs.ids, span)
-            places.append(Place(span.start, span.stop, text, runs.falls(span)))
+            places.append(Place(span.start, span.stop, text, runs.fall(span)))
     changed, turned, at_random = _place_that_turns(runs, places, seed)
     if not turned:
         raise InputError(
@@ -147,21 +147,21 @@ def ask(
     tokens = runs.right if answer else says_tokens
     return PromptQuestion(
         prompt=prompt,
-        answer=runs.written(runs.right[:1]),
-        word=runs.written(tokens),
+        answer=runs.written(tokens),
+        first_token=runs.written(runs.right[:1]),
         tokens=tuple(tokens),
         probability=runs.probability(tokens),
         rank=runs.rank(runs.right[0]),
-        says=runs.written([says]),
-        says_word=runs.written(says_tokens),
+        says=runs.written(says_tokens),
+        says_token=runs.written([says]),
         says_probability=float(runs.logits.softmax(0)[says]),
         places=tuple(sorted(places, key=lambda place: place.start)),
         place=changed,
         changes=tuple(
             Change(
                 text=runs.text(row, changed.span),
-                wrong=runs.written([token]),
-                word=runs.written(word),
+                answer=runs.written(word),
+                first_token=runs.written([token]),
                 prompt=runs.text(row, range(len(runs.ids) - len(runs.shared))),
             )
             for (row, token), word in zip(turned, words)
@@ -179,9 +179,9 @@ def _place_that_turns(
     Also these changes, and whether they were drawn at random: where few fit, such tokens are tried
     in the place with the largest fall.
     """
-    first, *others = sorted(places, key=lambda place: -place.falls)
-    enough = min(first.falls, _LEAST_FALL * first.falls)  # it may be negative
-    near_first = [first, *(place for place in others if place.falls >= enough)]
+    first, *others = sorted(places, key=lambda place: -place.fall)
+    enough = min(first.fall, _LEAST_FALL * first.fall)  # it may be negative
+    near_first = [first, *(place for place in others if place.fall >= enough)]
     tried = dict[Place, list[Turned]]()
     for place in near_first[:_MOST_WORDS]:
         if not tried or monotonic() < runs.until:

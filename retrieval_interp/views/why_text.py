@@ -68,15 +68,15 @@ def finding(explanation: Explanation, question: PromptQuestion | None = None) ->
 
 def question_text(question: PromptQuestion) -> list[str]:
     """Say what the model says, which words that depends on, and what is changed."""
-    says = f"The model says {question.says!r} ({question.says_probability:.0%})"
-    if question.says_word != question.says:
-        says += f", as in {question.says_word!r}"
-    if question.word != question.says_word:
-        says += f"; {question.word!r} has {question.probability:.1%}, rank {question.rank}"
+    says = f"The model says {question.says_token!r} ({question.says_probability:.0%})"
+    if question.says != question.says_token:
+        says += f", as in {question.says!r}"
+    if question.answer != question.says:
+        says += f"; {question.answer!r} has {question.probability:.1%}, rank {question.rank}"
     if question.wrong is not None:
         says += "; {!r} has {:.1%}, rank {}".format(*question.wrong)
     changes = [
-        change.text.strip() + ("" if question.wrong else f" ({change.word.strip()})")
+        change.text.strip() + ("" if question.wrong else f" ({change.answer.strip()})")
         for change in question.changes
     ]
     if len(changes) > _NAMED_CHANGES:
@@ -84,9 +84,9 @@ def question_text(question: PromptQuestion) -> list[str]:
     drawn = "tokens drawn at random, " if question.at_random else ""
     put = f"in place of {question.place.text.strip()!r} come {drawn}{listed(changes, 'and')}"
     if question.wrong is not None:
-        put += f", after which {question.wrong.word!r} is likelier than {question.word!r}"
-    first = sorted(question.places, key=lambda place: -place.falls)[:3]
-    falls = [f"{(x.text.strip() or x.text)!r} ({x.falls:.1f})" for x in first if x.falls > 0]
+        put += f", after which {question.wrong.answer!r} is likelier than {question.answer!r}"
+    first = sorted(question.places, key=lambda place: -place.fall)[:3]
+    falls = [f"{(x.text.strip() or x.text)!r} ({x.fall:.1f})" for x in first if x.fall > 0]
     if len(question.places) == 1 or not falls:
         return [f"{says}.", f"{put[0].upper()}{put[1:]}."]
     return [f"{says}.", f"That depends on {listed(falls, 'and')}, in nats; {put}."]

@@ -103,19 +103,19 @@ def why_view(
             "causal": is_causal(model, prompt),
         },
     )
-    title = f"Why {question.word.strip()!r}?" if question else f"Why? {task.description}"
+    title = f"Why {question.answer.strip()!r}?" if question else f"Why? {task.description}"
     return View(title, html, why_text.why_text(explanation), explanation)
 
 
 def question_tokens(question: PromptQuestion, tokenizer: Any) -> list[dict[str, Any]]:
     """List a prompt's tokens, and how much depends on those tried, as a share of the most."""
-    most = max(place.falls for place in question.places)
+    most = max(place.fall for place in question.places)
     places = {number: place for place in question.places for number in place.span}
     return [
         {
             "text": tokenizer.decode([token]),
             "place": places.get(number),
-            "share": max(0.0, places[number].falls / most) if number in places and most > 0 else 0,
+            "share": max(0.0, places[number].fall / most) if number in places and most > 0 else 0,
             "asked": number in question.place.span,
         }
         for number, token in enumerate(token_ids(tokenizer, question.prompt))
