@@ -7,9 +7,9 @@ that `RULES` lists, and count their `cost`.
 
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any, ClassVar, get_type_hints
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -27,7 +27,7 @@ from retrieval_interp.circuits.paths import (
     shifted,
 )
 from retrieval_interp.tasks import Batch, InputError, role_name
-from retrieval_interp.tasks.structured import from_data
+from retrieval_interp.tasks.structured import from_data, to_data
 from retrieval_interp.tasks.task import Attended, Roles
 
 Pattern = Float[Tensor, "#batch dest src"]
@@ -181,8 +181,6 @@ class Mechanism:
 
     # Text and files
 
-    parameters: ClassVar[Mapping[str, Any]] = {}  # fields in files besides paths, with their types
-
     def __init_subclass__(cls) -> None:
         kind = vars(cls).get("kind")
         if cls.__module__ != __name__:
@@ -206,16 +204,21 @@ class Mechanism:
     def to_dict(self, names: Sequence[str] = ()) -> dict[str, Any]:
         """Return it as JSON data for a circuit file; `from_dict` reads it."""
         paths = [list(path.ends(names)) for path in self.paths]
-        values = {name: getattr(self, name) for name in self.parameters}
-        values = {name: list(v) if isinstance(v, tuple) else v for name, v in values.items()}
+        values = {name: to_data(getattr(self, name)) for name in self.stored()}
         return {"mechanism": self.kind, "paths": paths, **values}
 
     @classmethod
+    def stored(cls) -> dict[str, Any]:
+        """The fields that files have besides paths, with their types; text has none of them."""
+        types = get_type_hints(cls)
+        return {field.name: types[field.name] for field in fields(cls) if field.name != "paths"}
+
+    @classmethod
     def from_dict(cls, data: Mapping[str, Any], roles: Roles) -> "Mechanism":
-        types = {"paths": tuple[tuple[str, str], ...], **cls.parameters}
+        types = {"paths": tuple[tuple[str, str], ...], **(stored := cls.stored())}
         if unknown := data.keys() - types.keys():
             raise InputError(f"expected the keys {', '.join(types)}, found {min(unknown)!r:.60}")
-        if missing := cls.parameters.keys() - data.keys():
+        if missing := stored.keys() - data.keys():
             raise InputError(f"{cls.kind}: expected the key {min(missing)!r}")
         values = {key: from_data(types[key], value, key) for key, value in data.items()}
         paths = [RolePath.join(dest, src, roles) for dest, src in values.pop("paths", ())]
@@ -228,7 +231,7 @@ class Mechanism:
 
     @classmethod
     def _made(cls, paths: Sequence[RolePath], **values: Any) -> "Mechanism":
-        """Make one with these paths and parameters."""
+        """Make one with these paths and stored fields."""
         if paths:
             raise InputError(f"{cls.kind}: expected no paths, found {paths[0]}")
         return cls(**values)
@@ -372,7 +375,6 @@ class RoleMean(_ByRole):
 
     kind = "role-mean"
     cost = 0, 3
-    parameters: ClassVar[Mapping[str, Any]] = {"weights": tuple[float, ...]}
     is_measured = True
     weights: tuple[float, ...] = ()
 
@@ -486,7 +488,6 @@ class Mean(Rule):
 
     kind = "mean"
     cost = 0, 5
-    parameters: ClassVar[Mapping[str, Any]] = {"mean": tuple[tuple[float, ...], ...]}
     is_measured = True
     weights: Float[Tensor, "dest src"] = field(compare=False)  # rounded as in files
     _compared: bytes = field(init=False, repr=False)
@@ -502,6 +503,10 @@ class Mean(Rule):
         rounded = weights.mul(10**_DIGITS).round() / 10**_DIGITS
         object.__setattr__(self, "weights", rounded)
         object.__setattr__(self, "_compared", rounded.contiguous().numpy().tobytes())
+
+    @classmethod
+    def stored(cls) -> dict[str, Any]:
+        return {"mean": tuple[tuple[float, ...], ...]}
 
     @classmethod
     def _made(cls, paths: Sequence[RolePath], **values: Any) -> Mechanism:

@@ -81,7 +81,8 @@ def rule(
         total = weights.sum(-1, keepdim=True)
         return torch.where(total == 0, FIRST.pattern(positions), weights / total)
 
-    body = {"kind": kind, "pattern": pattern, "reads_tokens": True, "cost": cost}
+    about = inspect.getdoc(function) or "A function of the tokens."
+    body = {"kind": kind, "pattern": pattern, "reads_tokens": True, "cost": cost, "__doc__": about}
     cls: Any = type("OwnRule", (Mechanism,), {**body, "__module__": function.__module__})
     made: Mechanism = dataclass(frozen=True)(cls)()
     RULES[:] = [*(known for known in RULES if known.kind != kind), made]

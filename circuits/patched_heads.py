@@ -8,7 +8,7 @@ TransformerLens's terms this patches `hook_z`, `hook_pattern` or `hook_v`, path 
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal, get_args
+from typing import Any, Literal, get_args
 
 from jaxtyping import Bool
 from torch import Tensor
@@ -36,7 +36,6 @@ class Counterfactual(WithPaths):
     """
 
     kind = "counterfactual"
-    parameters: ClassVar[Mapping[str, Any]] = {"rows": tuple[str, ...], "patch": Patch}
     keeps_own = True
     replaces_output = True
     is_patched = True
@@ -88,10 +87,14 @@ class Counterfactual(WithPaths):
         words = [super().text(names), *(role_name(row, names) for row in self.rows)]
         return " ".join([*words, *([f"patch={self.patch}"] if self.patch != "z" else [])])
 
+    @classmethod
+    def stored(cls) -> dict[str, Any]:
+        return {"rows": tuple[str, ...], "patch": Patch}
+
     def to_dict(self, names: Sequence[str] = ()) -> dict[str, Any]:
         data = super().to_dict(names)
         rows = [role_name(row, names) for row in self.rows]
-        return {**data, "rows": rows, "patch": self.patch}
+        return {**data, "rows": rows}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any], roles: Roles) -> Mechanism:

@@ -64,7 +64,7 @@ class HeadScan:
     copies: float = math.nan  # share of the text's tokens that it copies (`copy_scores`)
     direct: Measured = _UNKNOWN  # effect on the logit of the next token (`direct_effects`)
     change: Measured = _UNKNOWN  # of the loss, with the rule in its place
-    removed: Measured = _UNKNOWN  # of the loss, with the head zero-ablated
+    zero_ablated: Measured = _UNKNOWN  # of the loss, with the head zero-ablated
     replaced: Mechanism | None = None  # what takes its place in the joint circuit
 
 
@@ -153,8 +153,8 @@ def scan(
     for head in progress(sorted(costs, key=lambda head: -costs[head]), "replacing each head"):
         if monotonic() < until:
             change = rise(judge.empty.replace(head, rules[head]))
-            removed = rise(judge.empty.replace(head, OneHot()))
-            described[head] = replace(described[head], change=change, removed=removed)
+            zero_ablated = rise(judge.empty.replace(head, OneHot()))
+            described[head] = replace(described[head], change=change, zero_ablated=zero_ablated)
             costs[head] = change.mean
     finished, growing = True, _Joint(judge)
     if joint and judge.learned:

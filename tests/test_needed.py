@@ -110,12 +110,12 @@ def test_what_only_hands_on_is_needed_as_such():
     assert circuit.enabling == (passes, marks)  # the intact model needs both
     combined = naive_loss(model, task, circuit, batch)
     assert score.combined_loss == pytest.approx(combined, abs=1e-6)
-    losses = {row.head: row.emptied.mean for row in score.heads}
+    losses = {row.head: row.zero_ablated.mean for row in score.heads}
     for head in (Head(0, 0), Head(0, 1)):
         emptied = naive_loss(model, task, circuit.replace(head, OneHot(())), batch)
         assert losses[head] == pytest.approx(emptied, abs=1e-6)
     assert losses[0, 0] > 1.3 > score.limit > losses[0, 1]
-    assert score.rest_emptied_loss == pytest.approx(losses[0, 1], abs=1e-6)
+    assert score.rest_zero_ablated_loss == pytest.approx(losses[0, 1], abs=1e-6)
     (row,) = score.needed_as_such
     (copied,) = row.enables
     assert row.head == (0, 0) and (copied.path, copied.side) == (copies, "value")

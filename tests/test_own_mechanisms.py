@@ -138,7 +138,6 @@ def test_a_mechanism_has_numbers_and_a_word_of_its_own(rules_reset):
     @dataclass(frozen=True)
     class Back(mechanisms.Rule):
         kind = "back"
-        parameters = {"places": int}  # noqa: RUF012
         places: int = 1
 
         def targets(self, positions):

@@ -81,7 +81,7 @@ def test_losses_of_a_scan_equal_hooks_set_by_hand(hooked, text):
     assert torch.equal(found.batch.inputs, batch.inputs) and not found.circuit.mechanisms
     intact = naive_losses(hooked, text, found.circuit, batch)
     for row in found.heads:
-        for mechanism, measured in ((row.rule, row.change), (OneHot(), row.removed)):
+        for mechanism, measured in ((row.rule, row.change), (OneHot(), row.zero_ablated)):
             a, b = naive_losses(hooked, text, Circuit({row.head: mechanism}, 1), batch) - intact
             assert measured == pytest.approx((float(a + b) / 2, float(abs(a - b)) / 2), abs=1e-6)
 
@@ -292,7 +292,7 @@ def test_a_page_shows_heads_sorts_and_filters(tmp_path):
                 text.split()[0] for text in page.locator("tr[data-path]:visible").all_inner_texts()
             ]
 
-        by_removed = sorted(found.heads, key=lambda row: -row.removed.mean)
+        by_removed = sorted(found.heads, key=lambda row: -row.zero_ablated.mean)
         page.locator("th", has_text="zero-ablated").click()
         assert shown() == [str(row.head) for row in by_removed]
         page.locator("th", has_text="head").press("Enter")

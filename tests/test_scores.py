@@ -51,9 +51,9 @@ def test_every_score_equals_a_whole_run_with_hooks_set_by_hand(task, mlp, heads)
     assert len(score.heads) == 3 * heads
     for row in score.heads:
         assert (row.loss, row.se) == naive(empty.replace(row.head, circuit[row.head]))
-        assert (row.emptied is None) == (row.head not in kept)
-        if row.emptied:
-            assert row.emptied == naive(circuit.replace(row.head, OneHot(())))
+        assert (row.zero_ablated is None) == (row.head not in kept)
+        if row.zero_ablated:
+            assert row.zero_ablated == naive(circuit.replace(row.head, OneHot(())))
     assert [row.path for row in score.paths] == list(circuit.paths())
     for row in score.paths:
         assert (row.removed_loss, row.se) == naive(circuit.without(row.path))

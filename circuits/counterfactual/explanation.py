@@ -150,16 +150,16 @@ def explain(
 
     `controls` random sets of as many units are measured for comparison.
     """
-    decided, task = search.measured[0].batch, search.task
-    decided_on = sum(len(recovery.batch) for recovery in search.measured)
-    runs = sum(recovery.runs for recovery in search.measured)
-    search.measured.clear()  # their runs take memory
+    decided, task = search.recoveries[0].batch, search.task
+    decided_on = sum(len(recovery.batch) for recovery in search.recoveries)
+    runs = sum(recovery.runs for recovery in search.recoveries)
+    search.recoveries.clear()  # their runs take memory
     recovery = Recovery(search.model, task, batch, search.patch)
     levels = tuple(
         LevelScore(
             name=name,
             units=units,
-            kept=recovery.kept(units, stay=True),
+            kept=recovery.kept(units, rebase=True),
             complement=recovery.without(units),
         )
         for name, units in search.levels.items()
@@ -243,16 +243,18 @@ class UnitMeasurer:
         if not units:
             return
         estimates, (here, there) = search.estimates, self.attention
-        paths = {unit: estimates.main_path(unit, search.paths[unit.head.layer]) for unit in units}
-        named_paths = [path for path in dict.fromkeys(paths.values()) if path is not None]
-        origin_of, stability = self._origins(named_paths), estimates.stability(units)
-        names = search.task.task.role_names
+        names, paths = search.task.task.role_names, dict[Unit, HeadPath | None]()
+        for unit in units:
+            path = estimates.main_path(unit, search.paths[unit.head.layer])
+            paths[unit] = None if path is None else HeadPath(path.head, path.path.named(names))
+        main_paths = [path for path in dict.fromkeys(paths.values()) if path is not None]
+        origin_of, stability = self._origins(main_paths), estimates.stability(units)
         for unit in self.progress(units, "leaving out one by one"):
             path, by_example = paths[unit], estimates.by_example(unit)
             by_attention, by_values = by_example.mean(1).tolist()
             self.scores[unit] = UnitScore(
                 unit=unit,
-                path=path and HeadPath(path.head, path.path.named(names)),
+                path=path,
                 kind="" if path is None else self._common_name(path),
                 attention=float(here[path.head][path.path]) if path else math.nan,
                 counterfactual_attention=float(there[path.head][path.path]) if path else math.nan,
@@ -275,7 +277,7 @@ class UnitMeasurer:
                 score,
                 attention_gone=self._halved(score.unit, "pattern"),
                 values_gone=self._halved(score.unit, "v"),
-                enables=tuple(comparison.enabled(recovery.keeping(remaining), named_paths)),
+                enables=tuple(comparison.enabled(recovery.keeping(remaining), main_paths)),
             )
 
     def measure_random_sets(self, count: int, seed: int) -> None:
@@ -304,7 +306,7 @@ class UnitMeasurer:
             few = batch[:_NEEDED_EXAMPLES]
             recovery = Recovery(self.search.model, self.search.task, few, self.search.patch)
             recovery.deadline = self.search.deadline
-            recovery.metric(recovery.empty, stay=True)  # later runs start at the intact model
+            recovery.metric(recovery.empty, rebase=True)  # later runs start at the intact model
             recoveries.append(recovery)
         for path in self.progress(list(paths), "cutting paths in all heads"):
             self.needed += self._needed(path, recoveries)

@@ -105,10 +105,10 @@ class Recovery:
             f"model and {float(nothing.mean()):.4g}; there is nothing to recover, {advice}"
         )
 
-    def metric(self, circuit: Circuit, stay: bool = False) -> Float[Tensor, " batch"]:
-        """Return each example's metric; with `stay` it is the base of later runs."""
+    def metric(self, circuit: Circuit, rebase: bool = False) -> Float[Tensor, " batch"]:
+        """Return each example's metric; with `rebase` it is the base of later runs."""
         self.count_run()
-        if not stay:
+        if not rebase:
             return -self.scorer.losses(circuit)[:, 0]
         return -self.scorer.rebase(circuit)[:, 0]
 
@@ -121,9 +121,9 @@ class Recovery:
         """Return the circuit that keeps these units."""
         return keeping(self.empty, self.heads, units, self.patch)
 
-    def kept(self, units: Sequence[Unit], stay: bool = False) -> Share:
+    def kept(self, units: Sequence[Unit], rebase: bool = False) -> Share:
         """Return what is recovered by keeping these units alone."""
-        return self.share(self.metric(self.keeping(units), stay))
+        return self.share(self.metric(self.keeping(units), rebase))
 
     def without(self, units: Sequence[Unit]) -> Share:
         """Return what is recovered by keeping everything but these units."""
@@ -136,7 +136,7 @@ class Recovery:
         return Share(share, standard_error(residual) / self.gap)
 
     def holds(self, units: Sequence[Unit], keep: float) -> bool:
-        """Whether units recover `keep`, by a standard error; then runs stay there."""
+        """Whether units recover `keep`, by a standard error; then they are the base of later runs."""
         if self.early is not None:
             few = self.early.kept(units)
             if few.share + 3 * few.se < keep:
@@ -149,7 +149,7 @@ class Recovery:
         self.count_run()
         holds = self.scorer.rebase_if(self.keeping(units), recover_enough)
         if holds and self.early is not None:
-            self.early.kept(units, stay=True)
+            self.early.kept(units, rebase=True)
         return holds
 
     def needs(self, units: Sequence[Unit], keep: float) -> bool | None:
@@ -201,19 +201,19 @@ class KeepSearch:
         self.model, self.task, self.keep, self.upto, self.patch = model, task, keep, upto, patch
         self.counterfactual = counterfactual
         drawn = [batch] if fresh is None else [batch, fresh]
-        self.measured = [Recovery(model, task, examples, patch) for examples in drawn]
-        self.measured[0].check_gap()
-        self.paths = [layer.paths for layer in self.measured[0].scorer.positions]  # by layer
+        self.recoveries = [Recovery(model, task, examples, patch) for examples in drawn]
+        self.recoveries[0].check_gap()
+        self.paths = [layer.paths for layer in self.recoveries[0].scorer.positions]  # by layer
         self.levels: dict[str, tuple[Unit, ...]] = {}
         self.missing = "the search was cancelled"
         self._held: list[tuple[Unit, ...]] = []  # sets that held at this level, ever smaller ones
         self._refused = set[frozenset[Unit]]()  # sets that did not hold
 
     def __iter__(self) -> Iterator[str]:
-        for recovery in self.measured:
+        for recovery in self.recoveries:
             recovery.deadline = self._searching
         try:
-            few = self.measured[0].batch[:_ESTIMATE_EXAMPLES]
+            few = self.recoveries[0].batch[:_ESTIMATE_EXAMPLES]
             size = prompts_at_once(self.model, few)
             chunks = "" if size == len(few) else f", {size} prompts at a time"
             yield f"estimating heads, rows and paths{chunks}"
@@ -227,7 +227,7 @@ class KeepSearch:
                     low = yield from self._doubled(self.estimates.units(name))
                 yield from self._shortened(name, low)
                 units = self._held[-1]
-                if len(self.measured) > 1:
+                if len(self.recoveries) > 1:
                     units = smallest_confirmed(self._held, self._recovered_by_fresh, self.keep)
                 self.levels[name] = self._with_opponents(name, units)
             self.missing = ""
@@ -288,7 +288,7 @@ class KeepSearch:
         """Whether units hold on the deciding examples; what failed is not run again."""
         if not units or frozenset(units) in self._refused:
             return False
-        holds = self.measured[0].holds(units, self.keep)
+        holds = self.recoveries[0].holds(units, self.keep)
         if holds:
             self._held.append(tuple(units))
         else:
@@ -296,11 +296,11 @@ class KeepSearch:
         return holds
 
     def _recovered_by_fresh(self, units: Sequence[Unit]) -> float:
-        return self.measured[-1].kept(units).share
+        return self.recoveries[-1].kept(units).share
 
     def _with_opponents(self, level: str, units: tuple[Unit, ...]) -> tuple[Unit, ...]:
         """If more than 1.1 is recovered, add few units with negative estimates."""
-        recovery = self.measured[0]
+        recovery = self.recoveries[0]
         against = [unit for unit in self.estimates.against(level) if unit not in units]
         against = against[:_MOST_OPPONENTS]
         if not units or recovery.kept(units).share <= _EXCESS:
@@ -313,8 +313,8 @@ class KeepSearch:
     def _narrowed(self, units: Sequence[Unit], level: str) -> Generator[str, None, list[Unit]]:
         """Split heads into rows, or rows into paths, where the share hardly falls."""
         parts = {unit: [unit] for unit in units}
-        recovery = self.measured[0].early or self.measured[0]
-        share = recovery.kept(units, stay=True).share
+        recovery = self.recoveries[0].early or self.recoveries[0]
+        share = recovery.kept(units, rebase=True).share
 
         def all_parts(changed: Mapping[Unit, list[Unit]]) -> list[Unit]:
             return list(itertools.chain(*{**parts, **changed}.values()))

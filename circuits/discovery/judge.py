@@ -139,18 +139,20 @@ class Judge:
     def _is_below(self, circuit: Circuit, errors: float, near: Circuit | None) -> bool:
         """Whether the loss plus so many standard errors is below the tolerance.
 
-        The first examples decide alone that it is not, if all examples would decide otherwise only
-        by a chance of two standard errors. With negative `errors`, where being above the tolerance
-        is the claim, it takes three; then 64 examples or more may also decide that it is below.
+        The first examples may decide alone. After a share p of all, with mean m and standard error
+        s, the mean of all will be m give or take s √(1 - p), and its standard error s √p. So it is
+        not below where m + errors s √p - 2 s √(1 - p) is above the tolerance. With negative
+        `errors`, where being above is the claim, 3 replaces 2, and 64 examples or more may in the
+        same way decide that it is below.
         """
         for examples in self.ends[:-1]:
             losses = self._first_losses(circuit, examples, near)
-            seen = examples / len(self.batch)
-            doubt, expected = (3 if errors < 0 else 2) * (1 - seen) ** 0.5, errors * seen**0.5
-            if self.limit.above(losses, expected - doubt) > 0:
+            share = examples / len(self.batch)
+            errors_then, doubt = errors * share**0.5, (3 if errors < 0 else 2) * (1 - share) ** 0.5
+            if self.limit.above(losses, errors_then - doubt) > 0:
                 return False
             is_enough = errors < 0 and examples > _STAGES[0]
-            if is_enough and self.limit.above(losses, expected + doubt) < 0:
+            if is_enough and self.limit.above(losses, errors_then + doubt) < 0:
                 return True
         return self.limit.above(self._first_losses(circuit, len(self.batch), near), errors) < 0
 

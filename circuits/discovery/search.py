@@ -253,10 +253,11 @@ class Search:
 
     @property
     def best(self) -> Circuit:
-        """The best circuit so far that holds; empty before there is one."""
+        """The best circuit so far that holds; empty before there is one. Its losses are measured."""
         if new := self._judge.holding[self._ranked :] if self._judge else []:
             self._ranked += len(new)
-            self._best = min([self._best, *new], key=self.rank)
+            held = [self._best, *new] if self._best.mechanisms else new
+            self._best = min(held, key=self.rank)
         return self._best
 
     def rank(self, circuit: Circuit) -> tuple[bool, float, int, float]:
@@ -467,7 +468,7 @@ class _Simplification:
 def candidates(nearby: Neighbourhood, below_key: int, largest: int) -> list[Circuit]:
     """Choose circuits to try in a local search, the simplest first.
 
-    They are of three kinds: those half, a quarter, ... of the way along a chain of best single
+    They are of three kinds: those all, half, a quarter, ... of the way along a chain of best single
     changes, those predicted to hold, and those with the lowest predicted losses.
 
     Args:

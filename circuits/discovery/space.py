@@ -137,8 +137,8 @@ class Space:
         self._choices: dict[tuple[Head, Mechanism], Choice] = {}
         self._neighbours: dict[Choice, list[Choice]] = {}
         for head in heads:
-            measured = rules[head] if shared else []
-            every = [IDENTITY, UNIFORM, *(start[head] for start in alike), *measured, ORIGINAL]
+            from_rules = rules[head] if shared else []
+            every = [IDENTITY, UNIFORM, *(start[head] for start in alike), *from_rules, ORIGINAL]
             self.candidates[head] = sorted(dict.fromkeys(every), key=self._cost)
             paths = (attention[head] >= _WEAK).nonzero().tolist()
             self.attended[head] = [RolePath(*path) for path in paths]
@@ -211,10 +211,10 @@ class Effort:
     measured: int = 48  # simpler choices that are measured, as large changes are predicted badly
     measured_if_cheap: int = 256  # the same for models of which a run computes only what differs
     depth: int = 8  # changes from the start at most, since the errors of predictions add up
-    states: int = 600  # circuits that the beam keeps after each change, ...
-    moves: int = 400_000  # ... fewer if together they have more of these
-    predicted_to_hold: int = 8  # of these circuits, the simplest, so many are tried; ...
-    others: int = 32  # ... and of those with the lowest losses
+    states: int = 600  # circuits that the beam keeps after each change
+    moves: int = 400_000  # changes weighed at most for these; where there are more, fewer are kept
+    predicted_to_hold: int = 8  # circuits tried of those predicted to hold, the simplest
+    others: int = 32  # circuits tried of all that were predicted, those with the lowest losses
     others_far: int = 4  # the same around a circuit that does not hold, to get closer to holding
     steps_not_holding: int = 8  # in a row, to circuits that do not hold; 2 after one held
     lacking: int = 8  # circuits with one head or path less than the best that are searched around

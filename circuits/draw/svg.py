@@ -47,7 +47,7 @@ def draw_circuit(
     """
     Circuit.check(circuit)
     if batch is None and task is not None:
-        batch = task.sample(8)
+        batch = task.sample(8, 0, "cpu", "train")
     if order is None:
         order = range(circuit.n_roles)[::-1] if batch is None else layout.role_order(batch)
     enables = enables or {}

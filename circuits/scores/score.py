@@ -56,7 +56,7 @@ class HeadScore:
     mechanism: Mechanism
     loss: float
     se: float
-    emptied: Measured | None  # zero-ablated in the circuit; None if it keeps its own attention
+    zero_ablated: Measured | None  # zero-ablated in the circuit; None if it keeps its own attention
     needed: bool | None  # above the limit then by two standard errors; None if not clear
     enables: tuple[Enabled, ...]  # if its pattern is fixed and needed: the paths it serves
 
@@ -123,7 +123,7 @@ class CircuitScore:
     combined_se: float
     excess_se: float  # of combined minus baseline, example by example
     paths: tuple[PathScore, ...]  # every path of the circuit
-    rest_emptied_loss: float  # with all heads of fixed patterns zero-ablated that are not needed
+    rest_zero_ablated_loss: float  # with all heads of fixed patterns zero-ablated that are not needed
     control: tuple[float, ...]  # combined losses of random circuits, ascending (`random_control`)
     notes: tuple[str, ...] = ()  # one sentence each
     learned: bool = True  # whether the intact model does better than one that knows nothing
@@ -241,17 +241,17 @@ def score_circuit(
     for path, losses in removed_losses(scorer, circuit, progress):
         loss, se = Measured.of(losses)
         paths.append(PathScore(**vars(cut[path]), removed_loss=loss, se=se))
-    emptied = {
+    zero_ablated = {
         head: scorer.losses_by_example(with_cut(circuit, head))
         for head in progress(list(circuit.mechanisms), "zero-ablating heads")
         if not circuit[head].keeps_own
     }
-    needed = {head: limit.clearly_above(losses) for head, losses in emptied.items()}
-    fixed = [head for head in emptied if circuit[head].is_one_unit]
+    needed = {head: limit.clearly_above(losses) for head, losses in zero_ablated.items()}
+    fixed = [head for head in zero_ablated if circuit[head].is_one_unit]
     enables = _enables(scorer, circuit, [head for head in fixed if needed[head]], progress)
-    rest_emptied = circuit
+    rest_zero_ablated = circuit
     for head in fixed:
-        rest_emptied = rest_emptied if needed[head] else with_cut(rest_emptied, head)
+        rest_zero_ablated = rest_zero_ablated if needed[head] else with_cut(rest_zero_ablated, head)
     score = CircuitScore(
         circuit=circuit,
         examples=len(batch),
@@ -267,7 +267,7 @@ def score_circuit(
                 mechanism=circuit[head],
                 loss=alone[head].mean,
                 se=alone[head].se,
-                emptied=Measured.of(emptied[head]) if head in emptied else None,
+                zero_ablated=Measured.of(zero_ablated[head]) if head in zero_ablated else None,
                 needed=needed.get(head),
                 enables=enables.get(head, ()),
             )
@@ -279,7 +279,7 @@ def score_circuit(
         combined_se=Measured.of(combined).se,
         excess_se=standard_error(combined - intact),
         paths=tuple(paths),
-        rest_emptied_loss=scorer.loss(rest_emptied),
+        rest_zero_ablated_loss=scorer.loss(rest_zero_ablated),
         control=tuple(random_control(scorer, circuit, controls, progress=progress)),
         learned=has_learned(intact, uninformed),
     )

@@ -219,7 +219,7 @@ def read_circuit(path: Path, task: Task, model: HookedModel, trained: str) -> Ci
     `trained` completes "steps = 3, as ..." in an error.
     """
     text = files.read_text(path, "a circuit")
-    batch = task.sample(2, 0, next(model.parameters()).device)
+    batch = task.sample(2, 0, next(model.parameters()).device, "train")
     try:
         circuit = Circuit.from_json(text, task.role_names)
         circuit.check_fits(model.cfg.n_layers, model.cfg.n_heads)

@@ -75,7 +75,7 @@ def scan_cells(scan: Scan) -> tuple[list[str], list[list[str]]]:
             "" if math.isnan(row.copies) else f"{row.copies:.2f}",
             to_error(*row.direct),
             to_error(*row.change) or "not measured",
-            to_error(*row.removed),
+            to_error(*row.zero_ablated),
             together if scan.joint else "",
         ]
 

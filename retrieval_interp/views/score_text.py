@@ -124,8 +124,8 @@ def score_to_dict(score: CircuitScore, name: str, task: Task, seed: int) -> Json
             "mechanism": row.mechanism.kind,
             "paths": [list(path.ends(score.circuit.role_names)) for path in row.mechanism.paths],
             **_fields(row, "loss se needed"),
-            "emptied_loss": row.emptied and row.emptied.mean,
-            "emptied_se": row.emptied and row.emptied.se,
+            "emptied_loss": row.zero_ablated and row.zero_ablated.mean,
+            "emptied_se": row.zero_ablated and row.zero_ablated.se,
             "enables": _enabled_rows(row.enables, score.circuit.role_names),
         }
         for row in score.heads
@@ -177,7 +177,7 @@ def head_table(score: CircuitScore) -> tuple[list[str], list[list[str]]]:
             str(row.head),
             row.mechanism.text(score.circuit.role_names),
             f"{row.loss:.4f}",
-            f"{row.emptied.mean:.4f}" if row.emptied else "",
+            f"{row.zero_ablated.mean:.4f}" if row.zero_ablated else "",
         ]
         for row in score.heads
         if row.head in score.circuit.mechanisms
@@ -224,7 +224,7 @@ def finding(score: CircuitScore) -> str:
         return ""
     fixed = [f"{row.head} by its {row.mechanism.kind} pattern" for row in score.needed_as_such]
     work = f"{useful} of {counted(heads, 'head')}" + (f" ({listed(fixed, 'and')})" if fixed else "")
-    least = "" if score.rest_emptied_loss < score.limit else "At least "
+    least = "" if score.rest_zero_ablated_loss < score.limit else "At least "
     kept = f"with all else replaced, the model keeps {score.kept:.1%} of what it learned"
     return f"{least}{work} and {counted(len(paths), 'attention path')} do the work: {kept}."
 
@@ -245,7 +245,7 @@ def verdict(score: CircuitScore, task: Task) -> str:
     if score.paths and score.sufficient:
         said.append(_minimality(score, papers))
     if score.sufficient:
-        said += _emptied(score, papers)
+        said += _zero_ablated(score, papers)
     if control := score.control:
         better, differ = sum(loss <= score.combined_loss for loss in control), len(set(control))
         said.append(
@@ -288,13 +288,13 @@ def _sufficiency(score: CircuitScore, papers: bool) -> str:
     return f"{word}: with {heads} replaced, the {loss} is {result} ({known})."
 
 
-def _emptied(score: CircuitScore, papers: bool) -> Iterator[str]:
+def _zero_ablated(score: CircuitScore, papers: bool) -> Iterator[str]:
     """Say which heads with a fixed pattern a circuit that works needs as such."""
     needed, names = score.needed_as_such, score.circuit.role_names
     heads = []
     for row in needed:
         served = "".join(f", {text}" for text in serves(row.enables, names))
-        cost = f"{with_error(*row.emptied)} when zero-ablated" if row.emptied else ""
+        cost = f"{with_error(*row.zero_ablated)} when zero-ablated" if row.zero_ablated else ""
         heads.append(f"{row.head} {row.mechanism.writes} ({row.mechanism.kind}; {cost}{served})")
     if heads:
         paper = ", though the paper does not count such heads as useful" if papers else ""
@@ -303,9 +303,9 @@ def _emptied(score: CircuitScore, papers: bool) -> Iterator[str]:
     if unclear := [str(row.head) for row in fixed if row.needed is None]:
         yield f"Whether {listed(unclear, 'or')} can be zero-ablated is not clear on these examples."
     if len(fixed) > len(needed):
-        side = "below" if score.rest_emptied_loss < score.limit else "not below"
+        side = "below" if score.rest_zero_ablated_loss < score.limit else "not below"
         heads_named = "all other heads" if needed else "all heads"
-        rest = f"{score.rest_emptied_loss:.4f}, {side} the limit"
+        rest = f"{score.rest_zero_ablated_loss:.4f}, {side} the limit"
         yield f"With {heads_named} with a fixed pattern zero-ablated at once, it is {rest}."
 
 
