@@ -95,7 +95,7 @@ class Scan:
 
     @property
     def kept(self) -> float:
-        """The share of what the model knows that the joint circuit keeps; NaN if it knows nothing."""
+        """The share of what the model knows that the joint circuit keeps; NaN if it knows none."""
         shares = self.joint_loss, self.intact_loss, self.uninformed_loss
         return kept_share(*shares) if self.learned else math.nan
 
