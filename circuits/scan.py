@@ -130,7 +130,7 @@ def scan(
         tolerance: the loss that the joint circuit stays below.
         time: seconds for all heads; with a joint circuit, half for the heads and the rest for the
             circuit.
-        progress: wraps an iterable to show a bar, as `(items, text)`.
+        progress: wraps an iterable to show a progress bar, as `(items, text)`.
     """
     if not hasattr(model, "hook_dict"):
         hooked = "a hooked model (a HookedTransformer, a TransformerBridge)"

@@ -37,7 +37,7 @@ def open(
         tolerance: the loss that a working circuit stays below; by default the task's, or else the
             loss at which 95% of what the model has learned is kept.
         device: `auto`, `cpu` or `cuda`, where to load a checkpoint; a model stays where it is.
-        progress: wraps an iterable to show a bar, as `(items, text)`.
+        progress: wraps an iterable to show a progress bar, as `(items, text)`.
     """
     name, training = "", {}
     if isinstance(model, (str, Path)):

@@ -95,7 +95,7 @@ def atlas(
         most: how many heads are chosen for each task, by their estimated effects of either sign.
             All heads chosen for some task are measured on every task.
         least: the share that has to be lost for a head to matter.
-        progress: wraps an iterable to show a bar.
+        progress: wraps an iterable to show a progress bar.
     """
     named = isinstance(tasks, Mapping) and all(isinstance(name, str) for name in tasks)
     if not (named and tasks and all(isinstance(task, Task) for task in tasks.values())):

@@ -125,7 +125,7 @@ def ask(
         seed: for the random tokens.
         time: seconds, for this and the search after it. After 0.3 of them it tries no more than it
             has to, and it returns no more changes than the search has time for.
-        progress: wraps an iterable to show a bar.
+        progress: wraps an iterable to show a progress bar.
     """
     runs = PromptRuns(model, prompt, time)
     given = runs.compare(answer, wrong)

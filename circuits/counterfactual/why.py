@@ -76,7 +76,7 @@ def why(
             with neither, minus the loss.
         patch: what units that are not kept take from the counterfactual: whole paths (`z`,
             activation patching at `hook_z`), attention alone (`pattern`), or values alone (`v`).
-        progress: wraps an iterable to show a bar.
+        progress: wraps an iterable to show a progress bar.
     """
     if patch not in PATCHES:
         raise InputError(f"patch: expected one of {', '.join(PATCHES)}, found {patch!r:.40}")

@@ -221,7 +221,7 @@ def score_circuit(
         tolerance: the loss below which a circuit counts as working; by default the task's, or else
             the loss at which 95% of what the model has learned is kept.
         controls: number of random circuits to compare with.
-        progress: wraps an iterable to show a bar, as `(items, text)`.
+        progress: wraps an iterable to show a progress bar, as `(items, text)`.
     """
     Circuit.check(circuit)
     check_type(batch, Batch, "batch")
