@@ -4,8 +4,8 @@ costs.
 1. Heads are described on one half of the examples: the rule that shares most of a head's attention,
    what such a head is called (`head_kinds`), and on a text whether it copies and what it adds to
    the logit of the next token (`direct_effect`).
-2. On the other half the rule takes the head's place, or the head writes nothing. Heads that are
-   estimated to matter most come first.
+2. On the other half, the rule replaces the head's attention, or the head writes nothing. Heads that
+   are estimated to matter most come first.
 3. If asked for, as many heads as possible are replaced together: the joint circuit.
 """
 

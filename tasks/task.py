@@ -1,7 +1,7 @@
 """The interface of tasks: `Task` draws batches and measures losses, `Batch` has the examples.
 
-Behind them come attention on counterfactual prompts (`Attended`), which no task needs to know, and
-the names of roles, which a task may give them (`Task.role_names`).
+After them come attention on counterfactual prompts (`Attended`), which no task needs to know about,
+and the names that a task may give its roles (`Task.role_names`).
 """
 
 import re

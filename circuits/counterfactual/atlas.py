@@ -1,7 +1,7 @@
 """Which heads serve which answers: what is lost without each head, on several tasks.
 
-`why` looks for the heads of one task, of which some may stand in for others. Here one head at a
-time is ablated in the intact model, so that the numbers of all tasks can be compared.
+`why` looks for the heads of one task, and some of these may stand in for others. `atlas` ablates
+one head at a time in the intact model, so that the numbers of all tasks can be compared.
 """
 
 from collections.abc import Mapping

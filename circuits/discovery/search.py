@@ -3,10 +3,10 @@
 1. List the mechanisms that each head may take, and their costs (`space`).
 2. A strategy tries circuits. Exact losses on two sets of examples decide which of them hold
    (`judge`). The default one, `simplify`, is a local search: around a circuit it tries simpler ones
-   that are predicted to hold (`space`), and goes on from the first that does.
+   that are predicted to hold (`space`), and goes on from the first that does hold.
 3. List the paths that the intact model needs (`needed`).
 
-Unlike in the paper, a head is judged with all other replacements in place.
+Unlike the paper, it judges a head with all other replacements in place.
 """
 
 import math

@@ -1,8 +1,8 @@
 """How well language models answer the paper's questions (section 4, figure 2).
 
 `retrieval-interp llm score --model smollm2` computes it from probabilities. For models behind an
-API, Inspect asks (`inspect eval retrieval_interp/retrieval --model ...`). `retrieval-interp llm
-plot` shows the numbers of both.
+API, Inspect does the asking (`inspect eval retrieval_interp/retrieval --model ...`).
+`retrieval-interp llm plot` shows the numbers of both.
 """
 
 import shlex

@@ -3,7 +3,7 @@
 The paper samples until an acceptable answer comes. An answer has the probability that the model
 gives to its tokens, one after the other, so
 
-1. one run of the prompt, and one of all answers behind it, give every answer's probability;
+1. one run of the prompt, and one of all answers after it, give every answer's probability;
 2. the protocol ends with the right one with p(right) / (sum of p over acceptable answers);
 3. the mean over questions is its expected accuracy.
 """

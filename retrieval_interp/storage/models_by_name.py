@@ -50,8 +50,8 @@ def load_model(name: str, device: str, task: str | None = None) -> tuple[Any, An
     """Load a model by name, and its task, or None if it has none; or `task`, a FILE.py:NAME.
 
     A shipped checkpoint, a checkpoint file, a run folder, `smollm2` or `gemma3`, the folder of a
-    Hugging Face model, `hf:NAME` for one of its hub, which alone may load from the network, or
-    one's own, `FILE.py:NAME`.
+    Hugging Face model, `hf:NAME` for one on its hub (only this may load from the network), or
+    your own, `FILE.py:NAME`.
     """
     check_model(name)
     import retrieval_interp as ri

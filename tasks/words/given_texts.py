@@ -296,7 +296,7 @@ def _nearest(read: Sequence[tuple[text_task.Tokens, list[int]]]) -> list[int]:
 class SpelledTask(PairsTask):
     """Score an answer of several tokens: each token after those before it (teacher forcing).
 
-    All tokens of the answer but the last are put behind both prompts of each pair.
+    All tokens of the answer but the last are appended to both prompts of each pair.
 
     Args:
         pairs: the prompts; a beginning that their answers share is added to them.

@@ -1,4 +1,4 @@
-"""Pairs of prompts in files, in the formats of others, which are told by what is in them.
+"""Pairs of prompts in files of other projects; the content shows which format it is.
 
 JSON of auto-circuit: `{"prompts": [{"clean": ..., "corrupt": ..., "answers": [...],
 "wrong_answers": [...]}]}`. JSON lines of feature-circuits: `clean_prefix`, `patch_prefix`,

@@ -1,4 +1,4 @@
-"""Sentences of one's own with roles, as a task for a language model.
+"""Your own sentences with roles, as a task for a language model.
 
 An example is a template and a filling, both drawn uniformly, from random numbers that are seeded
 with the text "template seed split index". If there are at least 256 different examples, a hash of
