@@ -115,7 +115,7 @@ def discover(
 
         loss(C) + 2 se(C) < tolerance
 
-    on the examples that decide and on as many others. Where no tolerance is stated, se(C) is the
+    on the examples that decide and on as many others. If no tolerance is stated, se(C) is the
     standard error of loss(C) - intact, example by example. The search is greedy, so a cheaper
     circuit may exist.
 
@@ -128,9 +128,9 @@ def discover(
         options: fields of `SearchOptions`, such as `tolerance=0.1` or `shared=False`.
 
     Returns:
-        A circuit that names every replaced head; empty for a model that has not learned the task,
-        and where no head can be replaced. If the search was cut short, its `unfinished` says why
-        and what is missing.
+        A circuit that names every replaced head; empty if the model has not learned the task, or no
+        head can be replaced. If the search was cut short, its `unfinished` says why and what is
+        missing.
 
     Raises:
         KeyboardInterrupt: the search was cancelled before any circuit held.

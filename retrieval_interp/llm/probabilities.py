@@ -76,7 +76,7 @@ def expected_accuracy(
 def log_probabilities(
     runs: ContinuedRuns, prompt: list[int], answers: Sequence[list[int]]
 ) -> Float[Tensor, " answer"]:
-    """Return that of every answer after a prompt, all of its tokens together, in nats."""
+    """Return the log probability of each answer after a prompt, over all its tokens, in nats."""
     context, longest = runs.model.cfg.n_ctx, len(prompt) + max(map(len, answers)) - 1
     if longest > context:
         raise InputError(f"expected at most the model's {context} tokens, found {longest}")
