@@ -28,8 +28,8 @@ class Circuit:
         mechanisms: the mechanism of each named head; `original` ones are dropped.
         n_roles: number of roles of the circuit's task, 2D+1 in the retrieval task.
         task: the task it belongs to, as `task.to_dict()` gives it.
-        enabling: further paths that the intact model needs. A one-hot or shared head does
-            without them, since its attention is fixed (`circuits.scores.enabling`).
+        enabling: further paths that the intact model needs. A one-hot or shared head does without
+            them, because its attention is fixed (`circuits.scores.enabling`).
         redundant: sets of paths, the same in several heads, of which the intact model needs one;
             they may overlap (`interchangeable`).
         role_names: the task's names of its roles, for text and files; s0, s1, ... if empty.
@@ -107,7 +107,7 @@ class Circuit:
 
     @staticmethod
     def check(given: object) -> None:
-        """Refuse what is no circuit, such as its text."""
+        """Refuse anything that is not a circuit, such as its text."""
         check_type(given, Circuit, "circuit", ", as ri.parse_circuit reads it from text")
 
     def check_fits(self, n_layers: int, n_heads: int) -> None:
@@ -120,7 +120,7 @@ class Circuit:
                 )
 
     def check_roles(self, task: Task) -> None:
-        """Check that it is for as many roles as a task has."""
+        """Check that the circuit has as many roles as a task."""
         expected = len(task.role_names)
         if self.n_roles != expected:
             raise InputError(
@@ -159,7 +159,7 @@ class Circuit:
         """Read a circuit for a task with these roles, or as many as its paths name.
 
         Paths are read with the file's own names of roles, if it has any. These may differ from the
-        task's, but a name that both have must be of the same role.
+        task's, but a name that both have must mean the same role.
         """
         file: _File = from_data(_File, data, "circuit")
         check_role_names(file.role_names, "circuit")
@@ -313,7 +313,7 @@ def parse_circuit(lines: str | Iterable[str], task: Task) -> Circuit:
 
 
 def parse_head_path(text: str, n_roles: int | Task) -> HeadPath:
-    """Read `L1.H0 s0<-s2`, with so many roles, or those of a task by its names as well."""
+    """Read `L1.H0 s0<-s2`; with a task for `n_roles`, also with its names of roles."""
     return HeadPath.parse(text, n_roles if isinstance(n_roles, int) else n_roles.role_names)
 
 

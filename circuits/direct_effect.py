@@ -1,8 +1,8 @@
 """What heads write to the logits by themselves: direct effects, and copying.
 
-1. A *direct effect* is what a head adds to the logit of the next token, less the mean over all
-   tokens: z W_O through the final norm, whose scale is held, and W_U. So does TransformerLens's
-   `ActivationCache.logit_attrs` for weights with folded norms and a centred W_U.
+1. A *direct effect* is what a head adds to the logit of the next token, minus the mean over all
+   tokens: z W_O through the final norm, with its scale held fixed, and W_U. TransformerLens's
+   `ActivationCache.logit_attrs` gives the same for weights with folded norms and a centred W_U.
 2. A head *copies* a token if its OV circuit raises the token's own logit most (the copy score of
    Wang et al. 2023, https://arxiv.org/abs/2211.00593). As there, a token is what the residual
    stream is after the first MLP. Unlike there, it stands alone after the text's first token,

@@ -1,11 +1,11 @@
 """What a head is commonly called, by its paths or by where it looks, and which rule it follows.
 
-On a text a head is called after the kind of positions that get at least 0.4 of its attention, as in
-the detectors of ARENA's chapter on interpretability: the mean over the positions that see one,
-beyond what uniform attention gives them, as half of a text may be delimiters. First positions,
-where most heads rest, only count if no other kind does. Duplicate-token and induction heads are
-told on random tokens that are repeated (Olsson et al. 2022), since in a text what followed before
-is often not what follows.
+On a text, a head is named after the kind of position that gets at least 0.4 of its attention, as in
+the detectors of ARENA's chapter on interpretability. This is the mean over the positions that see
+one, beyond what uniform attention gives them, because half of a text may be delimiters. First
+positions, where most heads rest, only count if no other kind does. Duplicate-token and induction
+heads are recognized on random tokens that are repeated (Olsson et al. 2022), because in a text,
+what followed a token before is often not what follows it again.
 """
 
 import weakref
@@ -61,7 +61,7 @@ _ON_TEXT: "weakref.WeakKeyDictionary[Any, dict[Head, Mechanism]]" = weakref.Weak
 
 
 def head_kind(paths: Collection[HeadPath], batch: Batch) -> str:
-    """What a head is called whose paths do the same on every chain, or nothing.
+    """What a head is called if its paths do the same on every chain, or nothing.
 
     They lead to the position before (`previous-token head`), to an earlier position with the same
     token (`duplicate-token head`), or to the one after such a position (`induction head`).
@@ -89,7 +89,7 @@ def path_kind(path: RolePath, batch: Batch) -> str:
 
 
 def kind_by_attention(attention: Mapping[str, float]) -> str:
-    """The key of `KINDS` that a head's attention (`attention_kinds`) says, or nothing."""
+    """The key of `KINDS` that fits a head's attention (`attention_kinds`), or nothing."""
     enough = {kind: mean for kind, mean in attention.items() if mean >= _ENOUGH}
     return max(enough, key=lambda kind: (kind != "first", enough[kind]), default="")
 

@@ -1,8 +1,9 @@
 """Check that a hook changes the output of one head, and nothing else.
 
 What a layer's attention writes is a constant plus the sum of z W_O over heads. So its change in the
-first layer that differs says whose z changed: as seen at `hook_z` if that explains it, else solved
-for. This change alone, put in place without the hook, has to give the same run.
+first layer that differs tells whose z changed: the change seen at `hook_z` if that explains it, or
+else the one we solve for. This change alone, put in place without the hook, has to give the same
+run.
 """
 
 from functools import partial

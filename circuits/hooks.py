@@ -1,6 +1,6 @@
 """What a hooked model is, helpers for any, and running it with a circuit in place (`ablated`).
 
-At the end stands what such a run may need: attention on counterfactual prompts.
+At the end is what such a run may need: attention on counterfactual prompts.
 """
 
 import weakref
@@ -139,7 +139,7 @@ def check_fired(model: HookedModel, name: str, count: int) -> None:
 
 
 def is_hooked_transformer(model: HookedModel) -> bool:
-    """Whether a model is a `HookedTransformer`, by class name, since TransformerLens 4 has none."""
+    """Whether a model is a `HookedTransformer`, by class name, as TransformerLens 4 has none."""
     names = {(kind.__module__.split(".")[0], kind.__name__) for kind in type(model).__mro__}
     return ("transformer_lens", "HookedTransformer") in names
 

@@ -2,8 +2,8 @@
 
 A circuit replaces what some heads attend to. `Scorer` measures each example's loss with a circuit
 in place; it always equals that of a whole run with hooks (`hooks.ablated`). Circuits that are
-compared with each other differ little. So one run is kept, the *base*, and of a run with another
-circuit only what differs from the base is computed, in one of two ways:
+compared with each other differ little. So `Scorer` keeps one run, the *base*, and with another
+circuit computes only what differs from the base, in one of two ways:
 
 1. **With hooks, from the first layer that differs** (`HookRuns`): for any hooked model.
 
@@ -15,10 +15,10 @@ circuit only what differs from the base is computed, in one of two ways:
    models of vectors in which every position has a role.
 
 `make_runs` takes the second way if the model and the batch are of that kind, and a few outputs
-agree with the model's own; otherwise the first. A `Scorer` goes over to the first for good once a
-mechanism of one's own changes a head's own attention or output. Large batches run in parts. Parts
-of the second way run in several threads, as threads inside PyTorch's operations do little for
-tensors so small.
+agree with the model's own; otherwise the first. A `Scorer` changes to the first for good once a
+user's mechanism changes a head's own attention or output. Large batches run in parts. Parts of the
+second way run in several threads, because threads inside PyTorch's operations do little for tensors
+so small.
 
 docs/speed.md measures how much time each of these saves.
 """

@@ -345,7 +345,7 @@ class Shared(_ByRole):
     def cost(self) -> tuple[int, int]:
         """1 for a role's first source and 2 for each further one; 1 if there is none.
 
-        That is since no softmax attends nowhere.
+        Attending nowhere costs something, because no softmax can do it.
         """
         return max(1, 2 * len(self.paths) - len({path.dest for path in self.paths})), 0
 

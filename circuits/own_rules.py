@@ -1,4 +1,4 @@
-"""Rules of one's own: a mechanism from a function of the tokens."""
+"""Your own rules: a mechanism from a function of the tokens."""
 
 import inspect
 import re
@@ -20,24 +20,24 @@ def rule(
     tokenizer: Any = None,
     cost: tuple[int, int] = Rule.cost,
 ) -> Mechanism:
-    """A rule of one's own from a function, which searches and scans try from now on.
+    """Make a rule from a function; searches and scans try it from now on.
 
-    One more of the same kind takes its place; `RULES.remove` takes it out.
+    Another rule of the same kind replaces it; `RULES.remove` removes it.
 
     Args:
         kind: its word in text and files.
-        function: from the tokens of one example, padding left out, to the weights [dest src] that
-            a head is to have, as a tensor, an array or lists. A row has at most 1 in sum, and
-            weights on positions that the mask hides are dropped. Or from the text and the
-            tokenizer to a name and the weights, as the programs of Hayes et al.
-            (https://arxiv.org/abs/2606.19317); then a row is scaled to 1, and one without weights
-            attends to the first position.
-        tokenizer: gives words, with their spaces, in place of token ids.
-        cost: how simple it is to a search, of the head and for each role (`Mechanism.cost`).
+        function: takes the tokens of one example, without padding, and returns a head's weights
+            [dest src] as a tensor, an array or lists. A row sums to at most 1, and weights on
+            positions that the mask hides are dropped. Or it takes the text and the tokenizer, and
+            returns a name and the weights, as the programs of Hayes et al. do
+            (https://arxiv.org/abs/2606.19317); then each row is scaled to 1, and a row without
+            weights attends to the first position.
+        tokenizer: gives the function words, with their spaces, instead of token ids.
+        cost: what the rule costs in a search: for the head, and for each role (`Mechanism.cost`).
 
     Raises:
-        InputError: the kind is no word, or the function lacks its tokenizer; and where the rule is
-            used, weights of another shape.
+        InputError: the kind is not one word, or the function needs a tokenizer; or, when the rule
+            is used, the weights have another shape.
 
     Examples:
         >>> def after_comma(words):  # to the last word after a comma

@@ -1,8 +1,9 @@
 """Heads and paths between roles: how they are written, which positions they join, their attention.
 
 A path joins roles of the same chain. `path_sources` says which positions these are, for patterns
-along paths and for attention that is cut or measured. Only where heads are patched from a
-counterfactual prompt, it joins roles of any two chains (`joined`). Nothing here runs a model.
+along paths and for attention that is cut or measured. Only in heads that are patched from a
+counterfactual prompt does a path join roles of any two chains (`joined`). Nothing here runs a
+model.
 """
 
 import re

@@ -1,10 +1,11 @@
 """Run a model that reads vectors under many circuits, computing only what can change the answer.
 
-The residual stream of one run, the base, is kept by role, [batch chain d_model], after every layer.
-With another circuit a role is *affected* from the layer on in which its attention row differs from
-the base's, or attends to an affected role. It is *needed* if the scored role s0 attends to it in a
-later layer, directly or not. Only roles that are both are computed; all others equal the base's
-exactly, or do not matter. The base itself is computed only as far as some run needs it.
+The residual stream of one run, the base, is stored by role, [batch chain d_model], after every
+layer. With another circuit a role is *affected* from the layer on in which its attention row
+differs from the base's, or attends to an affected role. It is *needed* if the scored role s0
+attends to it in a later layer, directly or not. Only roles that are both are computed; all others
+equal the base's exactly, or do not matter. The base itself is computed only as far as some run
+needs it.
 """
 
 from collections.abc import Callable

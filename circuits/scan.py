@@ -4,8 +4,8 @@ costs.
 1. Heads are described on one half of the examples: the rule that shares most of a head's attention,
    what such a head is called (`head_kinds`), and on a text whether it copies and what it adds to
    the logit of the next token (`direct_effect`).
-2. On the other half the rule takes the head's place, or the head writes nothing. Heads that are
-   estimated to matter most come first.
+2. On the other half, the rule replaces the head's attention, or the head writes nothing. Heads that
+   are estimated to matter most come first.
 3. If asked for, as many heads as possible are replaced together: the joint circuit.
 """
 
@@ -95,7 +95,7 @@ class Scan:
 
     @property
     def kept(self) -> float:
-        """The share of what the model knows that the joint circuit keeps; NaN if it is nothing."""
+        """The share of what the model knows that the joint circuit keeps; NaN if it knows none."""
         shares = self.joint_loss, self.intact_loss, self.uninformed_loss
         return kept_share(*shares) if self.learned else math.nan
 
@@ -112,24 +112,25 @@ def scan(
     time: float | None = None,
     progress: Progress = no_progress,
 ) -> Scan:
-    """Say what every head attends to and writes, and what replacing or ablating it costs.
+    """Find what every head attends to and writes, and what replacing or ablating it costs.
 
-    Heads are described on one half of the examples, and losses measured on the other half, of those
-    heads first that are estimated to matter most.
-    The joint circuit has to keep 95% of what the model knows, by two standard errors, unless the
-    task or the caller states a tolerance. It is found greedily: there may be larger ones.
+    It describes heads on one half of the examples, and measures losses on the other half, first for
+    the heads that are estimated to matter most. The joint circuit has to keep 95% of what the model
+    knows, by two standard errors, unless the task or the caller states a tolerance. The search for
+    it is greedy, so there may be larger ones.
 
     Args:
         model: a hooked model; left unchanged.
         text: a text or several, the path of a file of text, token ids (a tensor [batch pos], or
             lists), or a task.
-        length: most tokens of a window that text is cut into.
+        length: text is cut into windows of at most this many tokens.
         examples: number of examples drawn from a task, for each half.
         seed: of these examples.
         joint: also look for the joint circuit, the heads that rules can replace together.
         tolerance: the loss that the joint circuit stays below.
-        time: seconds for all heads, or, with a joint circuit, half for these and the rest for it.
-        progress: wraps an iterable to show a bar, as `(items, text)`.
+        time: seconds for all heads; with a joint circuit, half for the heads and the rest for the
+            circuit.
+        progress: wraps an iterable to show a progress bar, as `(items, text)`.
     """
     if not hasattr(model, "hook_dict"):
         hooked = "a hooked model (a HookedTransformer, a TransformerBridge)"

@@ -62,7 +62,7 @@ def prompt_task(
 class Workbench:
     """A model and the circuit supposed so far, which can be changed, measured, drawn and saved.
 
-    After a change `refresh` of each of the `listeners` is called.
+    After a change it calls `refresh` of each of its `listeners`.
     """
 
     model: HookedModel
@@ -153,7 +153,7 @@ class Workbench:
         return circuits.mean_attention(self.model, self.batch, self.circuit).cpu()
 
     def loss_with(self, *lines: str | Circuit) -> float:
-        """Measure the loss if these lines, or another circuit, were supposed; nothing changes."""
+        """Measure the loss with these lines supposed, or another circuit; nothing changes."""
         self.measured.check_unchanged()
         return self.measured.loss(self.parse(*lines))
 
@@ -228,7 +228,7 @@ class Workbench:
             lines: one line per head, or a whole circuit. `L3.H0 uniform` (or identity, mean,
                 role-mean, original) replaces a head; `L1.H0 one-hot s0<-s2 s4<-s6` gives it exactly
                 these paths, and `L1.H0 one-hot` none, so that it attends nowhere; `L1.H0 s0<-s2`
-                adds a path to those it has, or to a row that then is shared.
+                adds a path; a role with several sources then shares its attention.
 
         Returns:
             A view of what changed; its `data` is the loss. After an error nothing has changed.
@@ -280,7 +280,7 @@ class Workbench:
         return self.suppose(keeping(empty, self.heads, kept))
 
     def ask(self, place: str) -> View:
-        """Ask about another place of the prompt, and begin anew with nothing kept."""
+        """Ask about another place of the prompt, and start again with nothing kept."""
         if self.question is None:
             raise InputError("ask: expected a prompt, as in ri.open(model, prompt), found a task")
         prompt, answer = self.question.prompt, self.question.answer
@@ -342,7 +342,7 @@ class Workbench:
         Ctrl-C, or the notebook's stop button, ends the search with the best circuit so far.
 
         Args:
-            strategy: as of `ri.discover`.
+            strategy: as in `ri.discover`.
             choices: options of `ri.discover`, such as `time=60`, `heads=["L0.H0", "L2.H0"]`, or
                 `shared=False` for one-hot paths only.
         """
@@ -422,7 +422,7 @@ class Workbench:
         """Score the current circuit as `ri.score_circuit` does, compared with random circuits.
 
         `controls` is their number. The view's `data` is the `CircuitScore`. If no circuit is
-        supposed, the view says so and has the scores of the intact model.
+        supposed, the view says so and shows the scores of the intact model.
         """
         self.measured.check_unchanged()
         if type(controls) is not int or controls < 0:
@@ -455,7 +455,7 @@ class Workbench:
         return View(f"Others as simple, {self.name}", f"<pre>{escape(text)}</pre>", text, alike)
 
     def report(self, path: str | Path) -> Path:
-        """Score the circuit and write the report of `ablate --report`: a page without network."""
+        """Score the circuit, and write the HTML report of `ablate --report`."""
         path = writable(path)
         stated = "" if self.stated is None else f", tolerance={self.stated!r}"
         opened = f"ri.open({self.opened}, examples={self.examples}, seed={self.seed}{stated})"

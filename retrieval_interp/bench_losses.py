@@ -1,6 +1,6 @@
 """What a workbench measures on its examples: the losses of circuits, and what to compare them with.
 
-All of it belongs to one set of examples: a bench that asks something else makes new ones.
+All of it belongs to one set of examples: a bench that asks something else makes a new one.
 """
 
 from functools import cached_property

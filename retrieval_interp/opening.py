@@ -32,12 +32,12 @@ def open(
         task: what the model was trained on; checkpoints have their own. Or a prompt: then the
             examples are changes of one of its words, and all heads are patched from these at first.
         answer: what follows a prompt; by default what the model says.
-        place: words of a prompt to change; by default the one on which the answer depends most.
+        place: words of a prompt to change; by default the one the answer depends on most.
         examples: how many examples of the `test` split to measure on; `seed` says which.
         tolerance: the loss that a working circuit stays below; by default the task's, or else the
             loss at which 95% of what the model has learned is kept.
         device: `auto`, `cpu` or `cuda`, where to load a checkpoint; a model stays where it is.
-        progress: wraps an iterable to show a bar, as `(items, text)`.
+        progress: wraps an iterable to show a progress bar, as `(items, text)`.
     """
     name, training = "", {}
     if isinstance(model, (str, Path)):

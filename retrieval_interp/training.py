@@ -104,14 +104,14 @@ def train_model(
     compile: bool = True,
     on_step: OnStep = lambda step, row: None,
 ) -> Trained:
-    """Train a model by a recipe, or resume the run in `out`.
+    """Train a model from a recipe, or resume the run in `out`.
 
     With TransformerLens 3 a HookedTransformer is trained; with version 4 the same weights without
     hook points, which a bridge then gets.
 
     Args:
         recipe: task, model and optimization.
-        out: run folder; without one nothing is written.
+        out: the run folder; without one, nothing is written.
         device: `auto`, `cpu` or `cuda`.
         compile: use `torch.compile`; if that fails, a warning says why and the run is eager.
         on_step: called after each step with the number of steps done and its metrics row, if any.

@@ -249,8 +249,8 @@ class RetrievalTask(VectorTask):
 class ConditionalRetrievalTask(VectorTask):
     """Chains of vectors whose steps depend on one another as a graph (section 3.1; F4 and F5).
 
-    On a path the examples equal those of `RetrievalTask`. A query with several symbols takes
-    several tokens.
+    If the graph is a single path, the examples equal those of `RetrievalTask`. A query with several
+    symbols takes several tokens.
 
     Attributes:
         graph: what each step depends on.

@@ -1,7 +1,7 @@
 """The interface of tasks: `Task` draws batches and measures losses, `Batch` has the examples.
 
-Behind them come attention on counterfactual prompts (`Attended`), which no task needs to know, and
-the names of roles, which a task may give them (`Task.role_names`).
+After them come attention on counterfactual prompts (`Attended`), which no task needs to know about,
+and the names that a task may give its roles (`Task.role_names`).
 """
 
 import re
@@ -131,8 +131,8 @@ class Task:
     def counterfactual(self, batch: Batch, seed: int = 0) -> Batch:
         """Return prompts of the same lengths that ask something else; their targets are not used.
 
-        By default each is another example of the batch with the same roles and padding, or, where
-        the batch has none, of up to 16 times 512 more examples.
+        By default each is another example of the batch with the same roles and padding. If the
+        batch has none, it is one of up to 16 times 512 more examples.
         """
         return other_examples(self, batch, seed)
 

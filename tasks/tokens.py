@@ -178,7 +178,7 @@ class EquationsTask(TokenTask):
     Attributes:
         chains: number of chains, N; they end in the numbers 0 .. N-1.
         steps: equations per chain, D.
-        curriculum: whether every x_k that a variable equals is asked for, each among the N
+        curriculum: whether the model has to give every x_k that a variable equals, each among the N
             candidates of its step (implicit curriculum), or only the number.
     """
 

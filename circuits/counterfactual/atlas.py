@@ -1,7 +1,7 @@
 """Which heads serve which answers: what is lost without each head, on several tasks.
 
-`why` looks for the heads of one task, of which some may stand in for others. Here one head at a
-time is ablated in the intact model, so that the numbers of all tasks can be compared.
+`why` looks for the heads of one task, and some of these may stand in for others. `atlas` ablates
+one head at a time in the intact model, so that the numbers of all tasks can be compared.
 """
 
 from collections.abc import Mapping
@@ -23,8 +23,9 @@ from retrieval_interp.tasks.messages import shown
 class Lost(NamedTuple):
     """What a task loses if a head takes something from the counterfactual prompts.
 
-    Shares of what is lost where every head takes all from them: 0 where the head does not matter,
-    negative where it works against the answer. The last two are None if the first is not clear.
+    Shares of what is lost when every head takes everything from them: 0 if the head does not
+    matter, negative if it works against the answer. The last two are None if the first is not
+    clear.
     """
 
     output: Share  # all that it writes
@@ -37,10 +38,10 @@ class Atlas:
     """What several tasks lose without each head; `print` gives it as a table.
 
     Attributes:
-        heads: those that are among the first of some task, by layer.
-        lost: by task and head.
-        halves: for each task the heads that matter on either half of the examples.
-        gaps: what each task's metric falls by where every head takes all from the counterfactual.
+        heads: those with the largest estimates in some task, by layer.
+        lost: what a task loses without a head, by task and head.
+        halves: for each task, the heads that matter on each half of the examples.
+        gaps: how far each task's metric falls when every head is patched from the counterfactual.
         least: the share that has to be lost for a head to matter.
     """
 
@@ -60,7 +61,8 @@ class Atlas:
     def likeness(self, first: str, second: str) -> float:
         """The mean Jaccard index of the heads that matter, between halves of two tasks.
 
-        Of a task with itself that of its two halves, which no other task can be expected to exceed.
+        For a task with itself, between its own two halves; no other task can be expected to exceed
+        that.
         """
         halves = list(product(self.halves[first], self.halves[second]))
         if first == second:
@@ -80,20 +82,20 @@ def atlas(
 ) -> Atlas:
     """Measure what several tasks lose without each head.
 
-    With M the metric of a task (as in `why`), h a head, and everything as in the intact model but
-    what h writes, which is that of a counterfactual prompt,
+    Let M be the metric of a task (as in `why`). In M(h ablated), the head h writes what it writes
+    on a counterfactual prompt, and everything else is as in the intact model:
 
         lost(h) = (M(intact) - M(h ablated)) / (M(intact) - M(all heads ablated))
 
     Args:
         model: a hooked model; left unchanged.
         tasks: with counterfactuals (`Task.counterfactual`), by name.
-        examples: of each task, on which heads are chosen; as many others are measured.
+        examples: how many of each task decide which heads are chosen; as many others are measured.
         seed: of these examples.
         most: how many heads are chosen for each task, by their estimated effects of either sign.
-            All that are chosen for some task are measured on every one.
+            All heads chosen for some task are measured on every task.
         least: the share that has to be lost for a head to matter.
-        progress: wraps an iterable to show a bar.
+        progress: wraps an iterable to show a progress bar.
     """
     named = isinstance(tasks, Mapping) and all(isinstance(name, str) for name in tasks)
     if not (named and tasks and all(isinstance(task, Task) for task in tasks.values())):

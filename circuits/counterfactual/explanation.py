@@ -126,7 +126,7 @@ class Explanation:
 
     @property
     def first_units(self) -> list[UnitScore]:
-        """The units that change the recovered share by 0.01, most important first."""
+        """The units that change the recovered share by at least 0.01, most important first."""
         if not self.levels:
             return []
         kept = self.levels[-1].kept.share

@@ -1,6 +1,6 @@
 """Search for the fewest heads, rows and paths to keep while all others are patched.
 
-A set of units *holds* if it recovers the asked share of the metric on the examples that decide,
+A set of units *holds* if it recovers the requested share of the metric on the examples that decide,
 while everything else is patched from the counterfactual prompt. Exact runs decide every step:
 
 1. Measure the metric with everything kept and with nothing kept; stop if they hardly differ.

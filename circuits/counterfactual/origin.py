@@ -1,8 +1,9 @@
 """Where the values along a path come from: the embedding, and attention and MLPs by layer.
 
-What enters a layer is the embedding plus what attention and MLPs before it wrote. With the scale of
-the layer norm held fixed, values are linear in these parts. With P, V and P', V' on the prompt and
-its counterfactual, and g the gradient of the metric by what the head writes, each part contributes
+The input of a layer is the embedding plus what attention and MLPs before it wrote. With the scale
+of the layer norm held fixed, values are linear in these parts. With P, V and P', V' on the prompt
+and its counterfactual, and g the gradient of the metric by what the head writes, each part
+contributes
 
     (P + P') / 2 (V_part - V'_part) g
 

@@ -1,7 +1,7 @@
 """A prompt's tokens, what a model predicts after it, and runs of the prompt with other tokens.
 
-Where the model is a bridge to one of Hugging Face, only the positions from the change on are run,
-with the keys and values of the prompt before it (a KV cache).
+A bridge to a Hugging Face model runs only the positions from the change on, with the keys and
+values of the prompt before it (a KV cache).
 """
 
 import math

@@ -7,7 +7,7 @@
    how far the answer's logit, less the log-sum-exp of the nearest of its kind, falls in the half of
    the changes where it falls most. The last token, whose own embedding goes straight to the answer,
    is only tried by name.
-3. Many changes are tried of the words with the largest falls. One *fits* if it turns the answer (a
+3. Many changes are tried of the words with the largest falls. One *fits* if it flips the answer (a
    token of the kind, less likely before but among the first 300, is now more likely) and makes the
    prompt hardly less likely. The word whose changes fit, with the most different answers, is taken.
    If few fit, as in a rare name, tokens of the same form are drawn at random.
@@ -113,19 +113,19 @@ def ask(
     time: float = math.inf,
     progress: Progress = no_progress,
 ) -> PromptQuestion:
-    """Find the word that an answer depends on, and changes of it that turn the answer.
+    """Find the word that an answer depends on, and changes of it that flip the answer.
 
     Args:
         model: a hooked model with a tokenizer; left unchanged.
         prompt: a text, up to where the answer comes, without a blank at the end.
         answer: what follows; by default what the model says.
-        wrong: what the model is to prefer after a change; by default any answer of the same kind.
+        wrong: what the model should prefer after a change; by default any answer of the same kind.
         place: the word or words to change, as they are written; by default the word with the
             largest fall.
-        seed: of random tokens.
-        time: seconds, for this and the search after it. When 0.3 of them are over nothing more is
-            tried than has to be, and no more changes are returned than the search has time for.
-        progress: wraps an iterable to show a bar.
+        seed: for the random tokens.
+        time: seconds, for this and the search after it. After 0.3 of them it tries no more than it
+            has to, and it returns no more changes than the search has time for.
+        progress: wraps an iterable to show a progress bar.
     """
     runs = PromptRuns(model, prompt, time)
     given = runs.compare(answer, wrong)

@@ -3,8 +3,9 @@
 Write P and V for a head's attention and values, and P' and V' for those on the counterfactual
 prompt. With all heads at z' + α (z - z'), where z = P V, and g the gradient of the metric by z
 there, a path contributes to first order (P V - P' V') g; a row or head the sum over its paths. This
-is attribution patching. The mean over a few α is used (integrated gradients), as one end ranks what
-is worth restoring and the other what is harmful to remove. One pass for each α gives all units.
+is attribution patching. We take the mean over a few α (integrated gradients), because one end ranks
+what is worth restoring and the other what is harmful to remove. One pass for each α gives all
+units.
 """
 
 import random

@@ -44,36 +44,39 @@ def why(
 
     A head writes, at dest, the sum over src of P[dest, src] V[src]. Let P' and V' be its attention
     and values on a counterfactual prompt of the same length, in the intact model. The paths of a
-    circuit K keep P V, all others are patched to write P' V'; embeddings are those of the prompt,
-    and MLPs compute on the patched residual stream. With M a metric,
+    circuit K keep P V, and all others are patched to write P' V'; embeddings are those of the
+    prompt, and MLPs compute on the patched residual stream. With M a metric,
 
         recovered(K) = (M(K) - M(nothing kept)) / (M(intact) - M(nothing kept))
 
-    K is found on some examples and measured on others. For one prompt, the examples are changes of
-    the word on which its answer depends most (`question.ask`): every second one decides, the others
-    are measured. A prompt whose counterfactual is given serves as both.
+    `why` finds K on some examples and measures it on others. For one prompt, the examples are
+    changes of the word that its answer depends on most (`question.ask`): every second one decides,
+    the others are measured. If you give the counterfactual of a prompt, this one pair serves for
+    both.
 
     Args:
         model: a hooked model; left unchanged.
         what: a prompt, pairs of prompts, or a task with counterfactuals (`Task.counterfactual`).
         answer: what follows a prompt; by default what the model says.
         wrong: what could follow instead; by default what the model says after each change.
-        counterfactual: a prompt with as many tokens that asks something else. For a task, what
-            makes such prompts of a batch and a seed, by default `task.counterfactual`.
-        place: words of a prompt to change; by default the one on which the answer depends most.
-        keep: the share of the metric that is to be recovered.
+        counterfactual: a prompt with as many tokens that asks something else. For a task, a
+            function that makes such prompts from a batch and a seed; by default
+            `task.counterfactual`.
+        place: words of a prompt to change; by default the one that the answer depends on most.
+        keep: the share of the metric to recover.
         upto: the last level: `heads`, `rows` or `paths`.
-        examples: how many decide; as many others confirm, and on as many more all is measured.
-        seed: of these examples.
+        examples: how many decide; as many others confirm, and as many more are measured and
+            reported.
+        seed: for drawing these examples.
         time: seconds for everything except a few runs that are always needed. When they are over,
             the best circuit so far is reported, and `unfinished` says what was not measured.
         controls: number of random sets of as many units to compare with.
-        metric: of each example, from outputs and batch; by default the logit difference, the log
-            probability of a prompt's answer of several tokens, or minus the loss where a task has
-            neither.
-        patch: what is taken from the counterfactual where nothing is kept: whole paths (`z`,
+        metric: a function of outputs and batch, with a number for each example; by default the
+            logit difference, the log probability of an answer of several tokens, or, for a task
+            with neither, minus the loss.
+        patch: what units that are not kept take from the counterfactual: whole paths (`z`,
             activation patching at `hook_z`), attention alone (`pattern`), or values alone (`v`).
-        progress: wraps an iterable to show a bar.
+        progress: wraps an iterable to show a progress bar.
     """
     if patch not in PATCHES:
         raise InputError(f"patch: expected one of {', '.join(PATCHES)}, found {patch!r:.40}")

@@ -34,7 +34,7 @@ class Alternatives:
 
     @property
     def exchanges(self) -> list[tuple[HeadPath, HeadPath]]:
-        """Pairs of paths that stand in for each other: two circuits differ by them alone."""
+        """Pairs of paths that stand in for each other: two of the circuits differ only in these."""
         paths = list(map(_paths, self.circuits))
         differ = [a ^ b for a in paths for b in paths if len(a - b) == len(b - a) == 1]
         return sorted({(min(pair), max(pair)) for pair in differ})
@@ -71,8 +71,8 @@ def alternatives(
     """Find other circuits of the same cost that hold, as `discover` defines it.
 
     Faithful circuits of one model need not overlap (https://arxiv.org/abs/2605.12671), so one
-    circuit alone may mislead. Circuits near the given one are tried, then those near each that is
-    found. Those that differ only in which idle heads are uniform or identity count once.
+    circuit alone may mislead. It tries circuits near the given one, then those near each circuit it
+    finds. Those that differ only in which idle heads are uniform or identity count once.
 
     Args:
         circuit: one with mechanisms for all heads that count; others are as in `discover`.

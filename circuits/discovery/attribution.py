@@ -6,7 +6,7 @@
 2. First order: the gradient of the loss times the change of the patterns.
 3. Second order: the same with gradients of random projections of the outputs.
 
-Estimates tell which hypotheses are worth scoring; `circuits.scores` scores them exactly.
+Estimates say which hypotheses are worth scoring; `circuits.scores` scores them exactly.
 """
 
 from collections.abc import Sequence

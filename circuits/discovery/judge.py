@@ -1,8 +1,8 @@
 """Decide by exact losses which circuits *hold*: stay below the tolerance.
 
 A circuit holds if its loss is two standard errors below the tolerance, on the examples that decide
-and on as many others: the best of many may pass on the first set by chance, but hardly on both. One
-that is far above the tolerance after the first examples is not run on the rest.
+and on as many others: the best of many may pass on the first set by chance, but hardly on both. A
+circuit that is far above the tolerance after the first examples is not run on the rest.
 """
 
 from bisect import bisect_left

@@ -34,9 +34,9 @@ def needed_paths(
 
         loss(S) > tolerance,  but  loss(S without p) < tolerance  for every path p in S
 
-    each by two standard errors; where that is not clear, no set is returned. So the model needs one
-    path of every set; any one suffices if no other set overlaps. Where any two of three heads
-    suffice, every two of them are a set. Paths with less mean attention than 0.05 are never cut.
+    each by two standard errors; unclear sets are not returned. So the model needs one path of every
+    set; any one suffices if no other set overlaps. If any two of three heads suffice, every pair of
+    them is a set. Paths with less mean attention than 0.05 are never cut.
 
     Returns:
         The sets, each a sorted tuple; none for a model that has not learned the task or that is

@@ -3,10 +3,10 @@
 1. List the mechanisms that each head may take, and their costs (`space`).
 2. A strategy tries circuits. Exact losses on two sets of examples decide which of them hold
    (`judge`). The default one, `simplify`, is a local search: around a circuit it tries simpler ones
-   that are predicted to hold (`space`), and goes on from the first that does.
+   that are predicted to hold (`space`), and goes on from the first that does hold.
 3. List the paths that the intact model needs (`needed`).
 
-Unlike in the paper, a head is judged with all other replacements in place.
+Unlike the paper, it judges a head with all other replacements in place.
 """
 
 import math
@@ -57,13 +57,15 @@ class SearchOptions:
         examples: number of examples that decide; as many others have to agree.
         seed: of these examples.
         shared: whether several sources may share a role's attention, and rules and measured
-            patterns are allowed. Otherwise the paper's rules hold: idle heads are uniform or
-            identity, the others one-hot maps, in which a role without a source attends nowhere.
-        time: seconds that it may take, by default until there is a local optimum. After two thirds
-            of it the best circuit so far is taken; the rest is for what the intact model needs.
-        heads: those that may be replaced (also `["L0.H0"]`), by default all; others stay.
-        fewest: what makes a circuit simpler first of all: a lower cost of `paths`, or fewer useful
-            `heads`, those that are neither uniform nor identity.
+            patterns are allowed. If not, the search follows the paper: idle heads are uniform or
+            identity, all others one-hot maps, in which a role without a source attends nowhere.
+        time: seconds that it may take; by default it searches until a local optimum. After two
+            thirds of this time it takes the best circuit so far; the rest is for what the intact
+            model needs.
+        heads: those that may be replaced (also `["L0.H0"]`), by default all; the others stay as
+            they are.
+        fewest: what counts first: a lower cost of `paths`, or fewer useful `heads`, those that are
+            neither uniform nor identity.
     """
 
     tolerance: float | None = None
@@ -113,7 +115,7 @@ def discover(
 
         loss(C) + 2 se(C) < tolerance
 
-    on the examples that decide and on as many others. Where no tolerance is stated, se(C) is the
+    on the examples that decide and on as many others. If no tolerance is stated, se(C) is the
     standard error of loss(C) - intact, example by example. The search is greedy, so a cheaper
     circuit may exist.
 
@@ -126,9 +128,9 @@ def discover(
         options: fields of `SearchOptions`, such as `tolerance=0.1` or `shared=False`.
 
     Returns:
-        A circuit that names every replaced head; empty for a model that has not learned the task,
-        and where no head can be replaced. If the search was cut short, its `unfinished` says why
-        and what is missing.
+        A circuit that names every replaced head; empty if the model has not learned the task, or no
+        head can be replaced. If the search was cut short, its `unfinished` says why and what is
+        missing.
 
     Raises:
         KeyboardInterrupt: the search was cancelled before any circuit held.
@@ -150,7 +152,7 @@ class Search:
 
     Attributes:
         heads: the heads that may be replaced.
-        needed: sets of paths, of each of which the intact model needs one (`needed_paths`).
+        needed: sets of paths; the intact model needs one path of each set (`needed_paths`).
     """
 
     yields_states = True  # texts to show while it goes on (`progress_bar`)
@@ -186,7 +188,7 @@ class Search:
 
     @property
     def judge(self) -> Judge:
-        """The judge of the examples, with one of as many others to confirm."""
+        """Measures losses on the examples that decide, and on as many others to confirm."""
         if self._judge is None:
             model, task, tolerance, confirming = self.model, self.task, self.options.tolerance, None
             if not task.fixed:

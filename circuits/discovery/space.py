@@ -76,8 +76,8 @@ def rule_candidates(
 ) -> dict[Head, list[Mechanism]]:
     """Return each head's mean pattern, and rules that explain much of its attention.
 
-    For models that read vectors, whose positions are shuffled, these are only rules of one's own
-    that read no tokens: there the roles say what stands at a position.
+    For models that read vectors, whose positions are shuffled, these are only your own rules
+    that read no tokens: there the roles say what is at a position.
     """
     on_tokens = batch.tokens is not None
     by_position = FIRST, PREVIOUS

@@ -33,7 +33,7 @@ def draw_circuit(
 ) -> str:
     """Draw a circuit as `<svg>`: roles across, layers upwards, an arrow for each path.
 
-    Arrows are dashed where the intact model needs a path that the circuit does without.
+    An arrow is dashed if the intact model needs its path and the circuit does without it.
 
     Args:
         circuit: what to draw; heads without paths are written next to their layer.

@@ -1,7 +1,7 @@
 """Models in a `TransformerBridge`, the one model class of TransformerLens 4.
 
-TransformerLens 4 converts a HookedTransformer's weights to those of its native bridge, in which all
-hook points have the names that they have in a HookedTransformer.
+TransformerLens 4 converts a HookedTransformer's weights to those of its native bridge, where all
+hook points have the same names as in a HookedTransformer.
 """
 
 from typing import Any

@@ -1,8 +1,8 @@
 """GPT-2 blocks without hook points: the weights of a HookedTransformer, by its names.
 
-Models begin as this, by a seed or from a file; `hooked_model` gives them hook points, by whatever
-version of TransformerLens is installed. Version 4 has no HookedTransformer, and its bridge does not
-train the unembedding's bias, so there this is what is trained.
+A model starts as these blocks, from a seed or a file; `hooked_model` gives it hook points, with
+whichever version of TransformerLens is installed. Version 4 has no HookedTransformer, and its
+bridge does not train the unembedding's bias, so there these blocks are what is trained.
 """
 
 from functools import reduce

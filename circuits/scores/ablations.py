@@ -64,7 +64,7 @@ def ablations(
         task: gives the loss.
         batch: the examples.
         least: skip paths with less mean attention.
-        progress: wraps an iterable to show a bar, as `(items, text)`.
+        progress: wraps an iterable to show a progress bar, as `(items, text)`.
     """
     scorer, attention = Scorer(model, task, batch), mean_attention(model, batch)
     empty = scorer.empty_circuit

@@ -168,12 +168,12 @@ class CircuitScore:
 
     @property
     def reachable(self) -> bool:
-        """Whether the intact model is below the limit; else it cannot be told what it needs."""
+        """Whether the intact model is below the limit; if not, nothing shows what it needs."""
         return self.learned and self.baseline_loss < self.limit
 
     @property
     def kept(self) -> float:
-        """The share of what the model has learned that the circuit keeps; NaN if it is nothing."""
+        """The share of what the model learned that the circuit keeps; NaN if it learned nothing."""
         if not self.learned:
             return math.nan
         return kept_share(self.combined_loss, self.baseline_loss, self.uninformed_loss)
@@ -221,7 +221,7 @@ def score_circuit(
         tolerance: the loss below which a circuit counts as working; by default the task's, or else
             the loss at which 95% of what the model has learned is kept.
         controls: number of random circuits to compare with.
-        progress: wraps an iterable to show a bar, as `(items, text)`.
+        progress: wraps an iterable to show a progress bar, as `(items, text)`.
     """
     Circuit.check(circuit)
     check_type(batch, Batch, "batch")

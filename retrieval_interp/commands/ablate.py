@@ -24,13 +24,13 @@ class AblateOptions(SearchingOptions):
         ckpt: a shipped name (small), a checkpoint file, or a run folder (its last checkpoint). With
             a task, also a model of your own, FILE.py:NAME, or any that `scan` takes.
         task: a task of your own, FILE.py:NAME; by default the checkpoint's.
-        circuit: score this circuit instead of finding one: a file that --save-circuit wrote. In it
-            a head with the mechanism one-hot and no paths is zero-ablated.
-        save_circuit: write the circuit to this file, to be edited or given to --circuit.
+        circuit: score this circuit instead of finding one: a file that --save-circuit wrote. A head
+            in it with the mechanism one-hot and no paths is zero-ablated.
+        save_circuit: write the circuit to this file, to edit it or give it to --circuit.
         tolerance: the loss that a working circuit stays below; by default the task's own.
-        one_hot: search by the paper's rules: idle heads uniform or identity, all others one-hot.
-        fewest: what the circuit has fewest of, paths or heads.
-        alternatives: for so many seconds, look for other circuits that do as well.
+        one_hot: search as in the paper: idle heads uniform or identity, all others one-hot.
+        fewest: what to minimize first, paths or heads.
+        alternatives: for this many seconds, look for other circuits that do as well.
     """
 
     ckpt: Annotated[str, "--model", "--ckpt"] = "small"

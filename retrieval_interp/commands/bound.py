@@ -15,7 +15,7 @@ MOST_STEPS = 512
 
 @dataclass(frozen=True)
 class BoundOptions:
-    """Say how many layers the retrieval problem needs under the paper's assumptions.
+    """Show how many layers the retrieval problem needs under the paper's assumptions.
 
     Attributes:
         steps: chain lengths D.

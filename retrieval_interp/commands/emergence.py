@@ -13,7 +13,7 @@ from retrieval_interp.tasks.structured import EXAMPLES, number
 
 @dataclass(frozen=True)
 class EmergenceOptions(ExampleOptions):
-    """Say when each attention path of a circuit appears in a training run.
+    """Show when each attention path of a circuit appears in a training run.
 
     Attributes:
         run: a run folder with checkpoints.

@@ -19,10 +19,10 @@ class ExploreOptions(ExampleOptions):
         ckpt: a shipped name (small), a checkpoint file, or a run folder (its last checkpoint).
             With a task, also a model of your own, FILE.py:NAME, or any that `scan` takes.
         task: FILE.py:NAME of an `ri.Task`; by default the checkpoint's.
-        prompt: a text, up to where the answer comes, in place of a task.
+        prompt: a text, up to where the answer comes, instead of a task.
         answer: what follows the prompt; by default what the model says.
-        place: the words of the prompt that are changed; by default the word on which most depends.
-        circuit: begin with this circuit.
+        place: the words of the prompt to change; by default the word the answer depends on most.
+        circuit: start with this circuit.
         tolerance: the loss that a working circuit stays below; by default the task's own.
         port: of 127.0.0.1; by default any free one.
         browser: open a browser; the address is printed either way.

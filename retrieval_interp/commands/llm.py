@@ -1,8 +1,8 @@
 """How well language models answer the paper's questions (section 4, figure 2).
 
 `retrieval-interp llm score --model smollm2` computes it from probabilities. For models behind an
-API, Inspect asks (`inspect eval retrieval_interp/retrieval --model ...`). `retrieval-interp llm
-plot` shows the numbers of both.
+API, Inspect does the asking (`inspect eval retrieval_interp/retrieval --model ...`).
+`retrieval-interp llm plot` shows the numbers of both.
 """
 
 import shlex
@@ -25,7 +25,7 @@ from retrieval_interp.views.tables import terminal_width
 
 @dataclass(frozen=True)
 class RowsOptions:
-    """What becomes of the rows.
+    """Where to write the rows.
 
     Attributes:
         out: write the figure as an HTML page that works offline to this file.
@@ -52,13 +52,13 @@ class ScoreOptions(RowsOptions):
     """Compute how often a language model solves the problem in words, without sampling.
 
     Attributes:
-        model: the folder of a Hugging Face model, `smollm2` or `gemma3`, hf:NAME of Hugging Face's
-            hub, or your own, FILE.py:NAME.
-        formulation: which ones; by default all five.
+        model: the folder of a Hugging Face model, `smollm2` or `gemma3`, hf:NAME on the Hugging
+            Face hub, or your own, FILE.py:NAME.
+        formulation: which formulations; by default all five.
         steps: statements per chain, D, of equations and lives-with.
-        questions: for every formulation and D, rounded up to whole texts, at least two.
-        solved: how many solved examples stand before each question.
-        chat: ask as the user of a chat, in the words of the model's template.
+        questions: how many for every formulation and D, rounded up to whole texts, at least two.
+        solved: how many solved examples come before each question.
+        chat: ask in a chat, with the model's chat template.
         seed: which questions.
         device: auto, cpu or cuda.
     """

@@ -130,7 +130,7 @@ def _attributes(cls: type) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class ExampleOptions:
-    """What all commands take that measure a model on examples.
+    """The options of all commands that measure a model on examples.
 
     Attributes:
         examples: how many examples to measure on.
@@ -145,7 +145,7 @@ class ExampleOptions:
 
 @dataclass(frozen=True)
 class SearchingOptions(ExampleOptions):
-    """What all commands take that search a model.
+    """The options of all commands that search a model.
 
     Attributes:
         examples: how many examples to search on, and as many others to measure on.

@@ -20,17 +20,18 @@ from retrieval_interp.views.tables import terminal_width
 
 @dataclass(frozen=True)
 class ScanOptions(SearchingOptions):
-    """Say what each head looks at and writes, and what replacing or zero-ablating it costs.
+    """Show what each head looks at and writes, and what replacing or zero-ablating it costs.
 
     Attributes:
         model: a shipped checkpoint, a checkpoint file, a run folder, the folder of a Hugging Face
-            model, `smollm2` or `gemma3`, hf:NAME of Hugging Face's hub, or your own, FILE.py:NAME.
+            model, `smollm2` or `gemma3`, hf:NAME on the Hugging Face hub, or your own,
+            FILE.py:NAME.
         text: a file of text, cut into windows of 128 tokens; by default the task of the checkpoint.
         task: a task of your own, FILE.py:NAME.
         examples: how many examples of a task to describe heads on, and as many others to measure
-            on; of a text each has half of the windows.
-        joint: also look for the joint circuit: the heads that rules can replace together. With
-            --time, half of it goes there.
+            on; with a text, half of the windows each.
+        joint: also look for the joint circuit: the heads that rules can replace together. It takes
+            half of --time.
         tolerance: loss that the joint circuit stays below; by default the task's, or what keeps 95%
             of what the model knows.
         save_circuit: look for the joint circuit, and write it to this file.

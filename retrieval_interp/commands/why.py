@@ -20,29 +20,30 @@ _NAMES = "indirect-objects"
 
 @dataclass(frozen=True)
 class WhyOptions(SearchingOptions):
-    """Say which heads, rows and paths an answer comes from.
+    """Find the heads, rows and paths that an answer comes from.
 
     Attributes:
         model: a shipped checkpoint, a checkpoint file, a run folder, the folder of a Hugging Face
-            model, `smollm2` or `gemma3`, hf:NAME of Hugging Face's hub, or your own, FILE.py:NAME.
+            model, `smollm2` or `gemma3`, hf:NAME on the Hugging Face hub, or your own,
+            FILE.py:NAME.
         prompt: a text, up to where the answer comes.
         answer: what follows the prompt; by default what the model says.
         wrong: what could follow instead; by default what the model says after each change.
-        place: the words of the prompt that are changed; by default the word on which most depends.
-        counterfactual: a prompt with as many tokens that asks something else, in place of changes.
-        pairs: a file of prompts with a counterfactual each: JSON of auto-circuit, JSON lines of
-            feature-circuits, CSV of EAP-IG and MIB, or two of PEAP, the second one with the
+        place: the words of the prompt to change; by default the word the answer depends on most.
+        counterfactual: a prompt with as many tokens that asks something else, instead of changes.
+        pairs: a file of prompts, each with a counterfactual: JSON of auto-circuit, JSON lines of
+            feature-circuits, CSV of EAP-IG or MIB, or two files of PEAP, the second with the
             counterfactual prompts.
-        tokenizer: of the token ids in a CSV file, a folder or a name in Hugging Face's local cache;
-            by default the model's.
+        tokenizer: for the token ids in a CSV file: a folder, or a name in Hugging Face's local
+            cache; by default the model's.
         task: `indirect-objects`, or a task of your own, FILE.py:NAME; by default the task of the
             checkpoint.
-        keep: the share of the difference that is to be recovered.
-        patch: what is the counterfactual's where nothing is kept: whole paths (z), attention
-            alone (pattern) or values alone (v).
+        keep: the share of the difference to recover.
+        patch: what to take from the counterfactual where nothing is kept: whole paths (z),
+            attention alone (pattern) or values alone (v).
         upto: the last level: heads, rows or paths.
         controls: how many random sets to compare with.
-        graph: write the heads that were found to this file, as a graph of EAP-IG.
+        graph: write the heads to this file, as a graph of EAP-IG.
     """
 
     model: Annotated[str, "--model", "--ckpt"] = "smollm2"

@@ -229,7 +229,7 @@ def follow_run(
         tolerance: the loss that a discovered circuit stays below; a path is necessary if cutting
             it at the last step costs more. By default the task's.
         device: where the models run.
-        progress: wraps an iterable to show a bar, as `(items, text)`.
+        progress: wraps an iterable to show a progress bar, as `(items, text)`.
         circuit_from: where a given circuit comes from, in words.
     """
     run = Path(run)

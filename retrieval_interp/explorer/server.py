@@ -1,8 +1,8 @@
 """The explorer in a browser without Jupyter: a server for one page, on this machine alone.
 
 Every request needs the random token of the page's address, the server's own name as Host and, where
-a browser names one, its own Origin: no other user of the machine, no other page, can ask anything.
-The page comes as server-sent events. `serve` answers its messages where it was called.
+a browser names one, its own Origin: no other user of the machine and no other page can ask
+anything. The page comes as server-sent events. `serve` answers its messages where it was called.
 """
 
 import asyncio

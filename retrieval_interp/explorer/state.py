@@ -2,8 +2,8 @@
 
 `page_state` says what there is to see of a workbench, and `explorer.html` makes HTML of it.
 `explorer.js` sends what is clicked as a message: `{"do": "toggle", "path": "L2.H0 s0<-s2"}`.
-`Exploring` does what it asks and publishes the page again. Between two losses it answers what was
-asked meanwhile; searches and scores have a thread and a copy of the model.
+`Exploring` does what the message asks and publishes the page again. Between two losses it answers
+messages that came in the meantime; searches and scores have their own thread and copy of the model.
 """
 
 import time

@@ -40,7 +40,7 @@ def retrieval(
         chains: chains per question; guessing is right once in so many questions.
         questions: how many.
         seed: of the questions.
-        attempts: how often a question is asked at most to get an acceptable answer.
+        attempts: how often to ask a question, at most, to get an acceptable answer.
     """
     try:
         if formulation not in prompts.FORMULATIONS:

@@ -3,7 +3,7 @@
 The paper samples until an acceptable answer comes. An answer has the probability that the model
 gives to its tokens, one after the other, so
 
-1. one run of the prompt, and one of all answers behind it, give every answer's probability;
+1. one run of the prompt, and one of all answers after it, give every answer's probability;
 2. the protocol ends with the right one with p(right) / (sum of p over acceptable answers);
 3. the mean over questions is its expected accuracy.
 """
@@ -76,7 +76,7 @@ def expected_accuracy(
 def log_probabilities(
     runs: ContinuedRuns, prompt: list[int], answers: Sequence[list[int]]
 ) -> Float[Tensor, " answer"]:
-    """Return that of every answer after a prompt, all of its tokens together, in nats."""
+    """Return the log probability of each answer after a prompt, over all its tokens, in nats."""
     context, longest = runs.model.cfg.n_ctx, len(prompt) + max(map(len, answers)) - 1
     if longest > context:
         raise InputError(f"expected at most the model's {context} tokens, found {longest}")

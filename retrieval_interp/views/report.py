@@ -40,8 +40,8 @@ def render_report(
     """Write the report of a score, measured on these examples, as one HTML page.
 
     `training` is the model's record, possibly empty; `command`, what was typed, is shown at the
-    end, with the seed of the examples. `beside` says what other circuits do as well, a paragraph
-    each.
+    end, with the seed of the examples. `beside` describes other circuits that do as well, one
+    paragraph each.
     """
     attention, order = mean_attention(model, batch).cpu(), role_order(batch)
     paths = list(score.circuit.every_path())

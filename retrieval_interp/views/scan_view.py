@@ -197,10 +197,10 @@ def scan_text(scan: Scan, width: int | None = None) -> str:
 def scan_view(scan: Scan, model: HookedModel, record: Mapping[str, Any] | None = None) -> View:
     """Show a scan as a page or in a notebook; `record` says how it was made.
 
-    A table of layers by heads has what the rule in a head's place costs: colours are those of
-    rules, the stronger the more it costs. With a joint circuit, heads that have to stay are framed,
-    dashed where that was not tried. A click on a head, there or in the table that sorts and
-    filters, shows its attention on the first example.
+    A table of layers by heads shows what each head's rule costs in its place: the colour stands for
+    the rule, and is stronger the more it costs. With a joint circuit, heads that have to stay are
+    framed (dashed if that was not tried). Click a head, there or in the table that sorts and
+    filters, to see its attention on the first example.
     """
     first = scan.batch[:1]
     patterns = torch.stack([layer[0] for layer in patterns_on(model, first)])

@@ -54,8 +54,9 @@ def why_view(
 ) -> View:
     """Show an explanation as a page or in a notebook.
 
-    The prompt's tokens below, the answer on top, and an arrow for each unit; a click on one shows
-    its head's attention, and that on the counterfactual prompt, on one example.
+    The prompt's tokens are at the bottom and the answer is on top, with an arrow for each unit.
+    Click an arrow to see the attention of its head, on the prompt and on the counterfactual, for
+    one example.
 
     Args:
         explanation: what `ri.why` returned.

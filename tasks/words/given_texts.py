@@ -120,8 +120,8 @@ class NextTokenTask(Task):
 class Pair:
     """A prompt and its counterfactual, as text.
 
-    `spans` are names of parts of both prompts, each with its first token, counted behind one that
-    begins the sequence; the last is END.
+    `spans` names parts of both prompts, each with the number of its first token, not counting the
+    token that begins the sequence; the last is END.
     """
 
     clean: str
@@ -137,8 +137,8 @@ class PairsTask(text_task.AnswerTask):
     Tokens that all answers of a pair begin with, such as a bare blank, are added to its prompts.
     Every token is a role. If prompts differ in length, they are counted from the start as far as
     all prompts begin alike, and then from the end. If pairs have spans, roles are their tokens,
-    NAME, NAME.2, ... Of a long prompt roles are the 256 tokens nearest to those that differ, or to
-    the end. Every second pair is in the `test` split; a single one is in every split.
+    NAME, NAME.2, ... In a long prompt, only the 256 tokens nearest to those that differ, or to the
+    end, are roles. Every second pair is in the `test` split; a single one is in every split.
 
     Args:
         pairs: the prompts, and the answers with the blank before them. Pairs that cannot be used
@@ -296,7 +296,7 @@ def _nearest(read: Sequence[tuple[text_task.Tokens, list[int]]]) -> list[int]:
 class SpelledTask(PairsTask):
     """Score an answer of several tokens: each token after those before it (teacher forcing).
 
-    All tokens of the answer but the last are put behind both prompts of each pair.
+    All tokens of the answer but the last are appended to both prompts of each pair.
 
     Args:
         pairs: the prompts; a beginning that their answers share is added to them.

@@ -1,4 +1,4 @@
-"""Pairs of prompts in files, in the formats of others, which are told by what is in them.
+"""Pairs of prompts in files of other projects; the content shows which format it is.
 
 JSON of auto-circuit: `{"prompts": [{"clean": ..., "corrupt": ..., "answers": [...],
 "wrong_answers": [...]}]}`. JSON lines of feature-circuits: `clean_prefix`, `patch_prefix`,
@@ -29,12 +29,12 @@ _PEAP = ("prompt", "correct_token", "wrong_token", "length")
 
 
 def read_pairs(text: str, tokenizer: Any = None, others: str | None = None) -> tuple[Pair, ...]:
-    """The pairs of a file.
+    """Read the pairs of a file.
 
     Args:
-        text: of the file.
-        tokenizer: the one whose token ids are in the file, if any are; without it answers given so
-            stay numbers.
+        text: the contents of the file.
+        tokenizer: the one that the token ids in the file belong to, if there are any; without it,
+            answers given as ids stay numbers.
         others: the text of PEAP's other file, with the counterfactual prompts.
     """
     if not isinstance(text, str) or (len(text) < 256 and Path(text).is_file()):

@@ -322,9 +322,9 @@ class PromptTask(TextTask):
     """A formulation, such as `EquationsPrompt(steps=3)`, as a task for language models (section 4).
 
     If the steps form a line, roles are those of appendix B; otherwise they count backwards from the
-    question. The last role is the end of the prompt. Before each question stand `solved` others
-    with their answers, the same ones for all questions of a seed. With `chat` the user of a chat
-    asks, as the template of the model's tokenizer has it, and the model's turn begins at the end.
+    question. The last role is the end of the prompt. Before each question come `solved` others with
+    their answers, the same ones for all questions of a seed. With `chat`, the question is a user's
+    message in the tokenizer's chat template, and the prompt ends where the model's turn begins.
     """
 
     counterfactual_words = "the question about another chain"

@@ -1,4 +1,4 @@
-"""Sentences of one's own with roles, as a task for a language model.
+"""Your own sentences with roles, as a task for a language model.
 
 An example is a template and a filling, both drawn uniformly, from random numbers that are seeded
 with the text "template seed split index". If there are at least 256 different examples, a hash of
@@ -232,7 +232,8 @@ class IndirectObjectTask(TemplateTask):
     """Indirect object identification (IOI): to whom something is given, for language models.
 
     Six sentences, each with the indirect object IO before the subject S1 (ABB) and after it (BAB);
-    the subject is named again as S2. Of 83 first names those of one token after a space are used.
+    the subject is named again as S2. It uses those of 83 first names that are one token after a
+    space.
     """
 
     def __init__(self, tokenizer: Any):

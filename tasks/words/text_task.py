@@ -1,7 +1,7 @@
 """Questions in words for a language model with its own tokenizer, and the losses of its answers.
 
-A role stands at the last token of its symbol. Answers are tokenized together with the prompt.
-Tokens with which all answers begin belong to the prompt; the first that differs is scored. Examples
+A role is at the last token of its symbol. Answers are tokenized together with the prompt. Tokens
+that all answers begin with belong to the prompt; the first token that differs is scored. Examples
 cannot be used if a token has characters of two symbols, or two answers begin with the same token.
 The next examples replace them, with a warning.
 """
