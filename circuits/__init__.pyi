@@ -6,13 +6,13 @@ from retrieval_interp.circuits.discovery.alternatives import alternatives as alt
 from retrieval_interp.circuits.discovery.search import Search as Search
 from retrieval_interp.circuits.discovery.search import SearchOptions as SearchOptions
 from retrieval_interp.circuits.discovery.search import discover as discover
-from retrieval_interp.circuits.hooks import ablated as ablated
 from retrieval_interp.circuits.losses import Scorer as Scorer
 from retrieval_interp.circuits.means import mean_attention as mean_attention
 from retrieval_interp.circuits.mechanisms import Mechanism as Mechanism
 from retrieval_interp.circuits.paths import Head as Head
 from retrieval_interp.circuits.paths import HeadPath as HeadPath
 from retrieval_interp.circuits.paths import RolePath as RolePath
+from retrieval_interp.circuits.replacement import ablated as ablated
 from retrieval_interp.circuits.scores.ablations import ablations as ablations
 from retrieval_interp.circuits.scores.score import CircuitScore as CircuitScore
 from retrieval_interp.circuits.scores.score import score_circuit as score_circuit

@@ -13,7 +13,10 @@ class OutOfTime(Exception):
 
 
 class Deadline:
-    """When the time of a search is over, in seconds of `time.monotonic`."""
+    """When the time of a search is over, in seconds of `time.monotonic`.
+
+    One that is made with an end keeps it; `steps_until` sets one for as long as its steps take.
+    """
 
     def __init__(self, end: float = math.inf):
         self.end, self.passed = end, False

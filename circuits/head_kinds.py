@@ -14,7 +14,6 @@ from typing import Any
 
 import torch
 
-from retrieval_interp.circuits.discovery.space import propose
 from retrieval_interp.circuits.hooks import HookedModel, heads_of
 from retrieval_interp.circuits.means import (
     Targets,
@@ -22,6 +21,7 @@ from retrieval_interp.circuits.means import (
     attention_to,
     mean_attention,
     overlaps,
+    propose,
 )
 from retrieval_interp.circuits.mechanisms import (
     AFTER_SAME,
@@ -134,8 +134,8 @@ def closest_rules(model: HookedModel, batch: Batch) -> dict[Head, tuple[Mechanis
     What a pattern and a rule share is Σ min(pattern, rule) over sources, as a mean over positions.
     Of rules that share nearly as much it is the simplest.
 
-    Rules are identity, uniform, `first`, `previous`; `same` and `after-same` where the batch has
-    tokens; and where it has several roles, the head's paths with at least a quarter of a role's
+    Rules are identity, uniform and `RULES`, but for those that read tokens where the batch has
+    none; and where it has several roles, the head's paths with at least a quarter of a role's
     attention. In a causal model only positions up to the last role of an example count: after it
     there is padding, or nothing that is asked.
     """
@@ -166,7 +166,7 @@ def head_name(path: RolePath, task: Task, batch: Batch) -> str:
     return MOVER if bool(((position < 0) | (there == answer)).all()) else ""
 
 
-def is_so_on_text(kind: str, head: Head, model: HookedModel, tokenizer: Any) -> bool:
+def holds_on_text(kind: str, head: Head, model: HookedModel, tokenizer: Any) -> bool:
     """Whether a kind's rule describes the head best on a text given twice."""
     if kind not in KINDS.values():
         return True

@@ -1,7 +1,7 @@
 """The losses of a model under many circuits, on one batch of examples.
 
 A circuit replaces what some heads attend to. `Scorer` measures each example's loss with a circuit
-in place; it always equals that of a whole run with hooks (`hooks.ablated`). Circuits that are
+in place; it always equals that of a whole run with hooks (`replacement.ablated`). Circuits that are
 compared with each other differ little. So `Scorer` keeps one run, the *base*, and with another
 circuit computes only what differs from the base, in one of two ways:
 
@@ -9,7 +9,7 @@ circuit computes only what differs from the base, in one of two ways:
 
    - What every block of the base returned is kept. Blocks before the first head whose mechanism
      differs would return the same, so they are skipped.
-   - The patterns of mechanisms are kept (`hooks.KeptPatterns`).
+   - The patterns of mechanisms are kept (`replacement.KeptPatterns`).
 
 2. **Only the roles that a change can reach, and the answer needs** (`role_runs.RoleRuns`): for
    models of vectors in which every position has a role.
@@ -37,8 +37,6 @@ from retrieval_interp.circuits import fits
 from retrieval_interp.circuits.circuit import Circuit
 from retrieval_interp.circuits.hooks import (
     HookedModel,
-    KeptPatterns,
-    ablated,
     answer_hooks,
     heads_of,
     hooked,
@@ -48,6 +46,7 @@ from retrieval_interp.circuits.hooks import (
 )
 from retrieval_interp.circuits.mechanisms import OneHot
 from retrieval_interp.circuits.paths import Head, HeadPath
+from retrieval_interp.circuits.replacement import KeptPatterns, ablated
 from retrieval_interp.circuits.role_runs import SCORED_ROLE, RoleBase, RoleRuns
 from retrieval_interp.tasks import Batch, InputError, Task
 
@@ -172,7 +171,7 @@ class Scorer:
         """Go over to hook runs for good if role runs cannot run a circuit."""
         if self.runs.are_cheap and not RoleRuns.can_run(circuit):
             self.runs = make_hook_runs(self.model, self.batch, self.task)
-            self.free_base_run()
+            self.base_run = self.runs.base(self.base_circuit)
 
     def _losses(self, outputs: Tensor) -> Float[Tensor, "batch target"]:
         # Otherwise half-precision losses would be averaged in half precision.
@@ -274,7 +273,7 @@ class HookRuns:
     def __init__(self, model: HookedModel, batch: Batch, answers: tuple[int, ...] = ()):
         self.model, self.batch = model, batch
         self.reading = answer_hooks(model, batch, answers)
-        self.patterns = KeptPatterns(batch, model)
+        self.patterns = KeptPatterns(model, batch)
 
     @torch.no_grad()
     def base(self, circuit: Circuit, old: HookBase | None = None) -> HookBase:

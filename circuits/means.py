@@ -11,8 +11,9 @@ from torch import Tensor
 from retrieval_interp.circuits import hooks
 from retrieval_interp.circuits.circuit import Circuit
 from retrieval_interp.circuits.hooks import HookedModel
-from retrieval_interp.circuits.mechanisms import Mean, Mechanism, Positions, RoleMean
+from retrieval_interp.circuits.mechanisms import Mean, Mechanism, Positions, RoleMean, Shared, along
 from retrieval_interp.circuits.paths import Head, RolePath, attention_by_role, first_real, shifted
+from retrieval_interp.circuits.replacement import KeptPatterns, ablated
 from retrieval_interp.tasks import Batch
 from retrieval_interp.tasks.messages import check_type
 
@@ -68,6 +69,20 @@ def allowed_attention(
         for dest, src in positions.paths:
             allowed[layer, :, dest, src] = 1
     return attention * allowed
+
+
+def propose(attention: Float[Tensor, "dest src"], kind: str, threshold: float) -> Shared:
+    """Return the mechanism along paths whose mean attention reaches a threshold.
+
+    Of a role's sources, `one-hot` keeps the strongest and `shared` all.
+    """
+    paths = []
+    for dest, row in enumerate(attention.tolist()):
+        sources = [src for src, weight in enumerate(row) if weight >= threshold]
+        if kind == "one-hot" and sources:
+            sources = [max(sources, key=lambda src: row[src])]
+        paths += [RolePath(dest, src) for src in sources]
+    return along(paths)
 
 
 def role_mean(attention: Float[Tensor, "dest src"]) -> RoleMean:
@@ -129,7 +144,7 @@ def overlaps(
     by_role = {head: [torch.zeros(roles.shape[-1])] * len(of) for head, of in mechanisms.items()}
     for part in _small_batches(model, batch):
         patterns = read_patterns(model, part, Tensor.float)
-        kept = hooks.KeptPatterns(part, model)
+        kept = KeptPatterns(model, part)
         positions = part.roles.flatten(1)
         for head, of_head in mechanisms.items():
             for place, mechanism in enumerate(of_head):
@@ -189,7 +204,7 @@ def read_patterns(
     counterfactual prompt, the attention there.
     """
     layers, count = list[Any](), model.cfg.n_layers
-    in_place = nullcontext() if circuit is None else hooks.ablated(model, circuit, batch)
+    in_place = nullcontext() if circuit is None else ablated(model, circuit, batch)
 
     def note(pattern: Tensor, hook: Any) -> None:
         weighing = _weighing(circuit, hook.layer(), pattern, batch) if circuit else pattern

@@ -211,7 +211,7 @@ class Mechanism:
     def stored(cls) -> dict[str, Any]:
         """The fields that files have besides paths, with their types; text has none of them."""
         types = get_type_hints(cls)
-        return {field.name: types[field.name] for field in fields(cls) if field.name != "paths"}
+        return {field.name: types[field.name] for field in fields(cls) if field.name != "paths"}  # type: ignore[arg-type]
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any], roles: Roles) -> "Mechanism":

@@ -12,7 +12,7 @@ import sys
 
 import retrieval_interp as ri
 from retrieval_interp.circuits.counterfactual.units import MetricTask, Unit, estimate_units
-from retrieval_interp.circuits.hooks import with_counterfactual
+from retrieval_interp.circuits.replacement import with_counterfactual
 from retrieval_interp.storage.models_by_name import load_model
 from retrieval_interp.views.why_text import finding
 

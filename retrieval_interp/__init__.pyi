@@ -29,8 +29,8 @@ from retrieval_interp.circuits.draw.layout import worth_of_paths as worth_of_pat
 from retrieval_interp.circuits.draw.svg import draw_circuit as draw_circuit
 from retrieval_interp.circuits.flow import describe_flow as describe_flow
 from retrieval_interp.circuits.hook_check import check_hook as check_hook
-from retrieval_interp.circuits.hooks import with_counterfactual as with_counterfactual
 from retrieval_interp.circuits.own_rules import rule as rule
+from retrieval_interp.circuits.replacement import with_counterfactual as with_counterfactual
 from retrieval_interp.circuits.scan import Scan as Scan
 from retrieval_interp.circuits.scan import scan as scan
 from retrieval_interp.circuits.scores.enabling import enabled_by as enabled_by

@@ -12,9 +12,10 @@ from torch import Tensor
 from retrieval_interp.circuits import Circuit, Scorer, mean_attention
 from retrieval_interp.circuits.counterfactual.units import keeping
 from retrieval_interp.circuits.fits import sample_batch
-from retrieval_interp.circuits.hooks import HookedModel, hook_points, versions, with_counterfactual
+from retrieval_interp.circuits.hooks import HookedModel, hook_points, versions
 from retrieval_interp.circuits.losses import standard_error
 from retrieval_interp.circuits.means import allowed_attention
+from retrieval_interp.circuits.replacement import with_counterfactual
 from retrieval_interp.circuits.tolerance import (
     Uninformed,
     has_learned,

@@ -33,7 +33,8 @@ def registered(kind: Kind) -> Kind:
 class TrainingTask(Task):
     """A task that models are trained for: a frozen dataclass whose fields are its sizes.
 
-    Subclasses define the sizes below, what is `asked`, and `draw`; roles may have labels.
+    Subclasses define `name`, the sizes below, what is `asked`, `draw` and `example_losses`; roles
+    may have labels. Its models read vectors; those of a `TokenTask` read token ids.
     """
 
     counterfactual_words = "the question about another chain"

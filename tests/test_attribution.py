@@ -138,7 +138,7 @@ def test_a_batch_in_parts_has_the_losses_and_estimates_of_the_whole(kind, monkey
 
     seen = []
     whole = numbers()
-    for name in ("hooks.WHOLE", "hooks.PART", "discovery.attribution._PART"):
+    for name in ("hooks._MOST_AT_ONCE", "hooks._PER_PART", "discovery.attribution._PART"):
         monkeypatch.setattr(f"retrieval_interp.circuits.{name}", 3)
     for found, expected in zip(numbers(), whole):
         torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)

@@ -190,6 +190,6 @@ def test_a_model_with_hooks_is_run_whole(monkeypatch):
     circuit = ri.Circuit({ri.Head(0, 0): OneHot((ri.RolePath(2, 1),))}, 5)
     with ri.ablated(model, circuit, batch):
         whole = ri.mean_attention(model, batch)
-        monkeypatch.setattr("retrieval_interp.circuits.hooks.WHOLE", 3)
-        monkeypatch.setattr("retrieval_interp.circuits.hooks.PART", 3)
+        monkeypatch.setattr("retrieval_interp.circuits.hooks._MOST_AT_ONCE", 3)
+        monkeypatch.setattr("retrieval_interp.circuits.hooks._PER_PART", 3)
         torch.testing.assert_close(ri.mean_attention(model, batch), whole)

@@ -11,12 +11,13 @@ from transformer_lens.model_bridge import TransformerBridge
 import retrieval_interp as ri
 from retrieval_interp.circuits.discovery.judge import Judge
 from retrieval_interp.circuits.head_kinds import closest_rules
-from retrieval_interp.circuits.hooks import probed, with_counterfactual
+from retrieval_interp.circuits.hooks import probed
 from retrieval_interp.circuits.losses import Scorer
 from retrieval_interp.circuits.means import read_patterns
 from retrieval_interp.circuits.mechanisms import UNIFORM, Cut, Mean, RoleMean
 from retrieval_interp.circuits.patched_heads import Counterfactual
 from retrieval_interp.circuits.paths import Mask
+from retrieval_interp.circuits.replacement import with_counterfactual
 from tests.models import LOOKUP_SIZES, bridge_of_config, hooked_model
 from tests.texts import byte_pairs
 

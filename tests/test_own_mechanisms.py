@@ -11,7 +11,6 @@ from tokenizers.processors import TemplateProcessing
 
 import retrieval_interp as ri
 from retrieval_interp.circuits import Circuit, Head, Scorer, mechanisms
-from retrieval_interp.circuits.hooks import ablated
 from retrieval_interp.circuits.mechanisms import (
     ORIGINAL,
     UNIFORM,
@@ -24,6 +23,8 @@ from retrieval_interp.circuits.mechanisms import (
     pattern_of,
 )
 from retrieval_interp.circuits.paths import Mask
+from retrieval_interp.circuits.replacement import ablated
+from retrieval_interp.views.score_text import mechanism_words
 from tests.built_by_hand import LastMark, passing_model
 from tests.models import randomize
 from tests.naive import naive_outputs
@@ -33,6 +34,7 @@ ROOT = Path(__file__).parent.parent
 
 
 def three_back(tokens):
+    """Three places before."""
     return torch.eye(len(tokens)).roll(3, 0).tril()
 
 
@@ -57,6 +59,7 @@ def test_a_rule_of_ones_own_is_tried_by_search_and_scan(rules_reset):
     again = ri.rule("three-back", three_back)
     assert [rule.kind for rule in mechanisms.RULES].count("three-back") == 1
     assert mechanisms.RULES[-1] is again
+    assert mechanism_words([again]) == "three-back: three places before."
 
 
 def test_a_rule_reads_words_and_no_padding(rules_reset):

@@ -121,6 +121,21 @@ def test_a_counterfactual_is_drawn_where_the_batch_has_none():
         task.counterfactual(task.sample(2))
 
 
+class NoDefaults(Lookup):
+    def sample(self, n, seed, device, split):
+        return super().sample(n, seed, device, split)
+
+
+def test_a_task_may_draw_without_defaults(hooked, tmp_path):
+    bench = ri.open(hooked, NoDefaults(), examples=8)
+    bench.suppose("L1.H0 one-hot s0<-s2")
+    bench.save(tmp_path / "c.json")
+    circuit = bench.circuit
+    bench.load(tmp_path / "c.json")
+    assert bench.circuit == circuit
+    assert "L1.H0" in ri.draw_circuit(bench.circuit, task=NoDefaults())
+
+
 @pytest.mark.slow
 def test_a_model_of_the_hub_is_opened_by_name_from_the_local_cache(tmp_path):
     cache = tmp_path / "hub" / "models--tiny--llama"

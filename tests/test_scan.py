@@ -10,7 +10,6 @@ import retrieval_interp as ri
 from retrieval_interp.circuits.circuit import Circuit
 from retrieval_interp.circuits.direct_effect import copy_scores, direct_effects
 from retrieval_interp.circuits.head_kinds import attention_kinds, closest_rules, kind_by_attention
-from retrieval_interp.circuits.hooks import ablated
 from retrieval_interp.circuits.losses import Scorer
 from retrieval_interp.circuits.mechanisms import (
     AFTER_SAME,
@@ -23,6 +22,7 @@ from retrieval_interp.circuits.mechanisms import (
     Positions,
 )
 from retrieval_interp.circuits.paths import Head
+from retrieval_interp.circuits.replacement import ablated
 from retrieval_interp.circuits.scan import scan
 from retrieval_interp.tasks import InputError
 from retrieval_interp.tasks.words.given_texts import NextTokenTask
@@ -305,7 +305,7 @@ def test_a_page_shows_heads_sorts_and_filters(tmp_path):
 def test_logits_that_would_take_much_memory_are_computed_in_parts(hooked, text, monkeypatch):
     whole = scan(hooked, text, joint=True)
     one_sequence = 13 * 7
-    monkeypatch.setattr("retrieval_interp.circuits.hooks.LOGITS", one_sequence)
+    monkeypatch.setattr("retrieval_interp.circuits.hooks._MOST_LOGITS", one_sequence)
     parts = scan(hooked, text, joint=True)
     for one, other in zip(parts.heads, whole.heads):
         assert one.change == pytest.approx(other.change, abs=1e-6)

@@ -20,7 +20,7 @@ from retrieval_interp.circuits.counterfactual.keep_search import (
 from retrieval_interp.circuits.counterfactual.question import ask
 from retrieval_interp.circuits.counterfactual.units import Estimates, MetricTask, Unit
 from retrieval_interp.circuits.flow import causal_depth
-from retrieval_interp.circuits.head_kinds import head_name, is_so_on_text
+from retrieval_interp.circuits.head_kinds import head_name, holds_on_text
 from retrieval_interp.circuits.losses import Scorer
 from retrieval_interp.views.why_text import finding, needs_text
 from tests.built_by_hand import LastMark, equations_model
@@ -32,9 +32,11 @@ from tests.texts import SENTENCE, giving, pairs
 def test_a_model_whose_truth_is_known_is_explained():
     """Layer 0 looks two words back, whatever they are; layer 1 looks for what is asked."""
     model, task = equations_model()
+    vars(task)["role_names"] = ("word", "value", "before", "end")
     found = ri.why(model, task, examples=32, controls=4)
     assert [level.name for level in found.levels] == ["heads", "rows", "paths"]
-    assert [unit.text() for unit in found.levels[-1].units] == ["L0.H0 s3<-s0", "L1.H0 s3<-s2"]
+    units = [unit.text(task.role_names) for unit in found.levels[-1].units]
+    assert units == ["L0.H0 end<-word", "L1.H0 end<-before"]
     assert found.levels[-1].kept.share == pytest.approx(1, abs=1e-3) and not found.unfinished
     assert found.levels[-1].complement.share == pytest.approx(0, abs=1e-3)
     assert len(found.control) == 4
@@ -47,7 +49,7 @@ def test_a_model_whose_truth_is_known_is_explained():
         abs(looks.by_values) < 1e-3 * looks.by_attention
         and brings.stability == looks.stability == 1
     )
-    assert [later.path.head for later in brings.enables] == [(1, 0)]
+    assert [str(later.path) for later in brings.enables] == ["L1.H0 end<-before"]
 
 
 @pytest.mark.parametrize(
@@ -151,11 +153,11 @@ def test_a_head_is_called_what_it_is_on_a_text_too(llama):
 
     with llama.hooks(fwd_hooks=[("blocks.0.attn.hook_pattern", look_back)]):
         named = [
-            is_so_on_text(kind, ri.Head(0, 1), llama, llama.tokenizer)
+            holds_on_text(kind, ri.Head(0, 1), llama, llama.tokenizer)
             for kind in ("previous-token head", "duplicate-token head", "")
         ]
     assert named == [True, False, True]
-    assert not is_so_on_text("previous-token head", ri.Head(0, 0), llama, llama.tokenizer)
+    assert not holds_on_text("previous-token head", ri.Head(0, 0), llama, llama.tokenizer)
 
 
 def test_a_neighbour_in_one_layout_makes_no_previous_token_head():

@@ -24,7 +24,7 @@ from retrieval_interp.circuits.counterfactual.question import PromptQuestion
 from retrieval_interp.circuits.counterfactual.units import LEVELS, MetricTask, Unit, halving
 from retrieval_interp.circuits.deadline import OutOfTime
 from retrieval_interp.circuits.discovery.needed import minimal_sets
-from retrieval_interp.circuits.head_kinds import MOVER, head_name, is_so_on_text
+from retrieval_interp.circuits.head_kinds import MOVER, head_name, holds_on_text
 from retrieval_interp.circuits.hooks import HookedModel
 from retrieval_interp.circuits.losses import (
     HookRuns,
@@ -332,7 +332,7 @@ class UnitMeasurer:
         attention, tokenizer = self.attention[0][path.head], getattr(task, "tokenizer", None)
         if kind == MOVER and int(attention[path.path.dest].argmax()) != path.path.src:
             return ""
-        on_text = tokenizer is None or is_so_on_text(kind, path.head, model, tokenizer)
+        on_text = tokenizer is None or holds_on_text(kind, path.head, model, tokenizer)
         return kind if on_text else ""
 
     def _halved(self, unit: Unit, patch: Patch) -> Share | None:

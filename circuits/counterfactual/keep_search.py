@@ -51,8 +51,8 @@ _SPLIT_LOSS = 0.01  # recovered share that may be lost when units are split into
 _MAIN_PARTS = 0.95  # of the sum of estimates over a unit's parts; parts beyond it are left out
 _MOST_OTHERS = 24  # units at most that are tried besides the parts of those found before
 _EARLY_EXAMPLES = 8  # examples that may reject a set before all are run, by three standard errors
-_MOST_OPPONENTS = 8  # units with negative estimates that are kept at most, if ...
-_EXCESS = 1.1  # ... more than this share is recovered
+_EXCESS = 1.1  # share from which on units with negative estimates are kept as well
+_MOST_OPPONENTS = 8  # such units at most
 
 
 class Share(NamedTuple):
@@ -136,7 +136,7 @@ class Recovery:
         return Share(share, standard_error(residual) / self.gap)
 
     def holds(self, units: Sequence[Unit], keep: float) -> bool:
-        """Whether units recover `keep`, by a standard error; then they are the base of later runs."""
+        """Whether units recover `keep`, by a standard error; then later runs start from them."""
         if self.early is not None:
             few = self.early.kept(units)
             if few.share + 3 * few.se < keep:

@@ -28,8 +28,8 @@ _TRIED_AT_FIRST = 4  # near tokens, and as many predicted ones, that are tried f
 _TRIED_THEN = 32  # the same, for the words with the largest falls
 _LESS_LIKELY = 8.0  # nats by which a change that fits may lower the prompt's log probability
 _MOST_WORDS = 12  # words that are tried; in a longer prompt those with the largest gradients
-_TIME_SHARE = 0.3  # share of the time for trying changes, and ...
-_RUNS_PER_CHANGE = 12  # ... runs of the prompt, for each change, that have to fit in the rest of it
+_TIME_SHARE = 0.3  # share of the time for trying changes
+_RUNS_PER_CHANGE = 12  # runs of the prompt, for each change used, that have to fit in the rest
 _TOKENS_PER_RUN = 4096  # tokens that are run at once
 _TOKENS_PER_WORD = 8192  # tokens at most of all changes that are tried of one word
 _MOST_WEIGHTS = 1_000_000_000  # attention weights at most of all changes that are used
@@ -41,7 +41,7 @@ MOST_CHANGES = 16  # changes that are used at most: half decide, half are measur
 Turned = tuple[list[int], int]
 
 
-class Wrong(NamedTuple):
+class WrongAnswer(NamedTuple):
     """A given wrong answer, and how likely it is after the unchanged prompt."""
 
     answer: str
@@ -52,14 +52,18 @@ class Wrong(NamedTuple):
 class PromptRuns:
     """A prompt's tokens, the model's predictions, and runs of changed prompts.
 
-    `compare` says which answers: `right` has the tokens of the right one, and `kind` the tokens
-    that its first one is compared with, itself first.
+    `right` has the tokens of the right answer, by default what the model says; `kind` the tokens
+    that its first one is compared with, itself first; and `wrong` the wrong answer if one is given.
     """
 
-    right: list[int]
-    kind: list[int]
-
-    def __init__(self, model: HookedModel, prompt: str, time: float = math.inf):
+    def __init__(
+        self,
+        model: HookedModel,
+        prompt: str,
+        answer: str = "",
+        wrong: str = "",
+        time: float = math.inf,
+    ):
         tokenizer = getattr(model, "tokenizer", None)
         if tokenizer is None:
             raise InputError("expected a model with a tokenizer, found none; use a task")
@@ -83,6 +87,7 @@ class PromptRuns:
         self.seconds = monotonic() - before  # that a run of the prompt takes
         self.embeddings = torch.nn.functional.normalize(model.W_E.detach().float(), dim=-1)
         self.forms = _forms(tokenizer, len(self.embeddings)).to(self.device)
+        self.wrong = self._compare(answer, wrong)
 
     def _predict(self) -> None:
         prompt = self._rows([self.ids])
@@ -135,7 +140,7 @@ class PromptRuns:
     def _word(self, token: int) -> str:
         return str(self.tokenizer.decode([token])).strip().lower()
 
-    def compare(self, answer: str, wrong: str) -> Wrong | None:
+    def _compare(self, answer: str, wrong: str) -> WrongAnswer | None:
         """Tokenize the answers; a beginning that both given ones share becomes part of the prompt.
 
         Without a wrong one, the answer's kind are the nearest tokens of its form.
@@ -152,7 +157,7 @@ class PromptRuns:
         self.go_on(self.right[:same])
         self.right, tokens = self.right[same:], tokens[same:]
         self.kind = [self.right[0], tokens[0]]
-        return Wrong(self.written(tokens), self.probability(tokens), self.rank(tokens[0]))
+        return WrongAnswer(self.written(tokens), self.probability(tokens), self.rank(tokens[0]))
 
     # Places
 
@@ -231,8 +236,8 @@ class PromptRuns:
     def drawn(self, span: range, count: int, draw: random.Random) -> list[list[int]]:
         """Replace a span by tokens of the same form, drawn at random."""
         alike = [self.alike(self.ids[index]).tolist() for index in span]
-        chosen = ([draw.choice(tokens) for tokens in alike] for _ in range(4 * count))
-        return self._read_back(span, dict.fromkeys(map(tuple, chosen)))[: 2 * count]
+        chosen = ([draw.choice(tokens) for tokens in alike] for _ in range(2 * count))
+        return self._read_back(span, dict.fromkeys(map(tuple, chosen)))[:count]
 
     def _read_back(self, span: range, tokens: Any) -> list[list[int]]:
         """Put tokens in a span; return the prompts that their text tokenizes to."""
@@ -245,7 +250,7 @@ class PromptRuns:
         """Return a span's fall in nats, the mean over the larger half of changes."""
         rows = self.candidates(span, _TRIED_AT_FIRST)
         if len(rows) < _TRIED_AT_FIRST:
-            rows += self.drawn(span, _TRIED_AT_FIRST, random.Random(0))
+            rows += self.drawn(span, 2 * _TRIED_AT_FIRST, random.Random(0))
         if not rows:
             return 0.0
         last = torch.cat([logits[:, -1] for logits in self._run(rows)])
@@ -259,7 +264,7 @@ class PromptRuns:
         With `draw` the tokens are drawn at random, and the prompt need not be likely.
         """
         many = max(_TRIED_AT_FIRST, min(_TRIED_THEN, _TOKENS_PER_WORD // (2 * len(self.ids))))
-        rows = self.candidates(span, many) if draw is None else self.drawn(span, many, draw)
+        rows = self.candidates(span, many) if draw is None else self.drawn(span, 2 * many, draw)
         in_play = set(self.logits.topk(min(_LIKELIEST, len(self.logits))).indices.tolist())
         in_play |= set(self.kind if len(self.kind) == 2 else ())  # a wrong answer that is given
         right, end = self.right[0], range(len(self.ids), len(self.ids))

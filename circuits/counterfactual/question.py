@@ -28,7 +28,7 @@ from retrieval_interp.circuits.counterfactual.prompt_runs import (
     MOST_CHANGES,
     PromptRuns,
     Turned,
-    Wrong,
+    WrongAnswer,
 )
 from retrieval_interp.circuits.hooks import HookedModel
 from retrieval_interp.circuits.losses import Progress, no_progress
@@ -36,8 +36,8 @@ from retrieval_interp.tasks import InputError
 from retrieval_interp.tasks.words.given_texts import Pair, PairsTask, SpelledTask
 
 _ENOUGH_CHANGES = 4  # random tokens are tried if fewer changes fit; also of different answers
-_MOST_WORDS = 3  # words at most of which many changes are tried, if their fall is at least ...
-_LEAST_FALL = 0.5  # ... this share of the largest
+_MOST_WORDS = 3  # words at most of which many changes are tried
+_LEAST_FALL = 0.5  # share of the largest fall that such a word has to reach
 
 
 class Change(NamedTuple):
@@ -85,7 +85,7 @@ class PromptQuestion:
     place: Place  # the word that is changed
     changes: tuple[Change, ...]
     at_random: bool  # whether the changes are tokens drawn at random
-    wrong: Wrong | None = None
+    wrong: WrongAnswer | None = None
 
     @property
     def pairs(self) -> list[Pair]:
@@ -127,8 +127,7 @@ def ask(
             has to, and it returns no more changes than the search has time for.
         progress: wraps an iterable to show a progress bar.
     """
-    runs = PromptRuns(model, prompt, time)
-    given = runs.compare(answer, wrong)
+    runs = PromptRuns(model, prompt, answer, wrong, time)
     places = list[Place]()
     for span in progress(runs.places(place), "what the answer depends on"):
         if not places or monotonic() < runs.until:
@@ -167,7 +166,7 @@ def ask(
             for (row, token), word in zip(turned, words)
         ),
         at_random=at_random,
-        wrong=given,
+        wrong=runs.wrong,
     )
 
 

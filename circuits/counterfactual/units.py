@@ -30,9 +30,10 @@ from retrieval_interp.tasks.task import Attended, Outputs, Roles
 
 ALPHAS = (0.0, 0.25, 0.5, 0.75, 1.0)  # points on the way from the counterfactual to the prompt
 LEVELS = ("heads", "rows", "paths")  # of units, from coarse to fine
-LOGITS = "logit difference"
+LOGIT_DIFFERENCE = "logit difference"
 PROBABILITY = "log probability"
-METRICS = {"log_probabilities": PROBABILITY, "logit_differences": LOGITS}  # by method of a task
+# By the method of a task that returns it.
+METRICS = {"log_probabilities": PROBABILITY, "logit_differences": LOGIT_DIFFERENCE}
 _BACKWARD_NUMBERS = 500_000_000  # numbers that a backward pass may keep
 _BOOTSTRAPS = 200  # bootstrap samples of prompts, which tell how stable a ranking is
 _MAIN_PATH_SHARE = 1 / 3  # of a head's or row's estimate, with which a path stands for it

@@ -11,9 +11,10 @@ from retrieval_interp.circuits.counterfactual.keep_search import KeepSearch
 from retrieval_interp.circuits.counterfactual.question import ask
 from retrieval_interp.circuits.counterfactual.units import Metric, MetricTask
 from retrieval_interp.circuits.fits import sample_batch
-from retrieval_interp.circuits.hooks import HookedModel, measuring, with_counterfactual
+from retrieval_interp.circuits.hooks import HookedModel, measuring
 from retrieval_interp.circuits.losses import Progress, no_progress
 from retrieval_interp.circuits.patched_heads import PATCHES, Patch
+from retrieval_interp.circuits.replacement import with_counterfactual
 from retrieval_interp.tasks import Batch, InputError, Task
 from retrieval_interp.tasks.sampling import Split
 from retrieval_interp.tasks.structured import from_data

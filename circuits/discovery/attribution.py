@@ -26,6 +26,7 @@ from retrieval_interp.circuits.fits import check_batch_fits, check_model_fits
 from retrieval_interp.circuits.hooks import HookedModel
 from retrieval_interp.circuits.mechanisms import Mechanism, Positions
 from retrieval_interp.circuits.paths import Head
+from retrieval_interp.circuits.replacement import ablated
 from retrieval_interp.tasks import Batch, InputError, Task
 
 _READ = 64  # outputs at a position that a loss may depend on, for a second-order term
@@ -219,7 +220,7 @@ def pattern_gradients(
     with torch.enable_grad():
         with (
             hooks.noting(model, "pattern") as before,
-            hooks.ablated(model, circuit, batch),
+            ablated(model, circuit, batch),
             hooks.noting(model, "v", "pattern") as after,
             hooks.hooked(model, shifting),
         ):

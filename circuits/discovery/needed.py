@@ -36,11 +36,12 @@ def needed_paths(
 
     each by two standard errors; unclear sets are not returned. So the model needs one path of every
     set; any one suffices if no other set overlaps. If any two of three heads suffice, every pair of
-    them is a set. Paths with less mean attention than 0.05 are never cut.
+    them is a set. Paths with less mean attention than 0.05 are never cut. Arguments are those of
+    `discover`.
 
     Returns:
         The sets, each a sorted tuple; none for a model that has not learned the task or that is
-        not two standard errors below the tolerance by itself. Arguments are those of `discover`.
+        not two standard errors below the tolerance by itself.
     """
     check_sampling(examples, seed, tolerance)
     device = next(model.parameters()).device

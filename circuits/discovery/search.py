@@ -255,7 +255,7 @@ class Search:
 
     @property
     def best(self) -> Circuit:
-        """The best circuit so far that holds; empty before there is one. Its losses are measured."""
+        """The best circuit so far that holds, which may measure; empty before there is one."""
         if new := self._judge.holding[self._ranked :] if self._judge else []:
             self._ranked += len(new)
             held = [self._best, *new] if self._best.mechanisms else new

@@ -31,7 +31,7 @@ from retrieval_interp.circuits.circuit import Circuit
 from retrieval_interp.circuits.discovery.attribution import Estimate
 from retrieval_interp.circuits.discovery.judge import Judge
 from retrieval_interp.circuits.hooks import HookedModel
-from retrieval_interp.circuits.means import overlaps, position_means, role_mean
+from retrieval_interp.circuits.means import overlaps, position_means, propose, role_mean
 from retrieval_interp.circuits.mechanisms import (
     FIRST,
     IDENTITY,
@@ -42,7 +42,6 @@ from retrieval_interp.circuits.mechanisms import (
     Mechanism,
     OneHot,
     Shared,
-    along,
 )
 from retrieval_interp.circuits.paths import Head, RolePath
 from retrieval_interp.tasks import Batch
@@ -55,20 +54,6 @@ _WEAK = 0.1  # mean attention of a path from which on it may be added to a head
 _RULE_SHARE = 0.25  # share of a head's attention that a rule has to explain to be a candidate, ...
 _RULE_IN_ROLE = 0.5  # ... or share of the attention of one of its roles
 _SAME_PREDICTION = 1e-6  # difference of predicted losses that is none
-
-
-def propose(attention: Float[Tensor, "dest src"], kind: str, threshold: float) -> Shared:
-    """Return the mechanism along paths whose mean attention reaches a threshold.
-
-    Of a role's sources, `one-hot` keeps the strongest and `shared` all.
-    """
-    paths = []
-    for dest, row in enumerate(attention.tolist()):
-        sources = [src for src, weight in enumerate(row) if weight >= threshold]
-        if kind == "one-hot" and sources:
-            sources = [max(sources, key=lambda src: row[src])]
-        paths += [RolePath(dest, src) for src in sources]
-    return along(paths)
 
 
 def rule_candidates(

@@ -11,7 +11,7 @@ from retrieval_interp.tasks import Batch, Task
 
 
 @dataclass(frozen=True)
-class LiveScore:
+class CutPath:
     """A path, its mean attention in the intact model, and the loss when it is cut there."""
 
     path: HeadPath
@@ -25,7 +25,7 @@ class Ablations:
 
     baseline_loss: float  # of the intact model
     heads: dict[tuple[Head, Mechanism], float]  # with one head replaced by a mechanism
-    paths: list[LiveScore]  # with one path cut
+    paths: list[CutPath]  # with one path cut
 
     def __repr__(self) -> str:
         return f"Ablations: {len(self.heads)} of heads, {len(self.paths)} of paths, see .by_rise"
@@ -40,7 +40,7 @@ class Ablations:
         return rises
 
     @property
-    def by_rise(self) -> list[LiveScore]:
+    def by_rise(self) -> list[CutPath]:
         """The paths, those whose cut raises the loss most first."""
         return sorted(self.paths, key=lambda row: -row.live_loss)
 
@@ -75,7 +75,7 @@ def ablations(
     allowed = [HeadPath(head, path) for head in scorer.heads for path in paths_of[head.layer]]
     cuts = named([p for p in allowed if attention[p.head][p.path] >= least], empty.role_names)
     paths = [
-        LiveScore(path, float(attention[path.head][path.path]), mean_loss(losses))
+        CutPath(path, float(attention[path.head][path.path]), mean_loss(losses))
         for path, losses in cut_losses(scorer, cuts, progress)
     ]
     return Ablations(mean_loss(scorer.base_losses), heads, paths)

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from retrieval_interp.circuits.circuit import Circuit
-from retrieval_interp.circuits.hooks import HookedModel, has_hooks, with_counterfactual
+from retrieval_interp.circuits.hooks import HookedModel, has_hooks
 from retrieval_interp.circuits.losses import (
     Measured,
     Progress,
@@ -32,6 +32,7 @@ from retrieval_interp.circuits.losses import (
 from retrieval_interp.circuits.means import mean_attention
 from retrieval_interp.circuits.mechanisms import Mechanism
 from retrieval_interp.circuits.paths import Head, HeadPath, RolePath
+from retrieval_interp.circuits.replacement import with_counterfactual
 from retrieval_interp.circuits.scores.enabling import Enabled, enabled_by
 from retrieval_interp.circuits.tolerance import (
     Limit,
@@ -123,7 +124,7 @@ class CircuitScore:
     combined_se: float
     excess_se: float  # of combined minus baseline, example by example
     paths: tuple[PathScore, ...]  # every path of the circuit
-    rest_zero_ablated_loss: float  # with all heads of fixed patterns zero-ablated that are not needed
+    rest_zero_ablated_loss: float  # with all heads of fixed patterns that are not needed
     control: tuple[float, ...]  # combined losses of random circuits, ascending (`random_control`)
     notes: tuple[str, ...] = ()  # one sentence each
     learned: bool = True  # whether the intact model does better than one that knows nothing

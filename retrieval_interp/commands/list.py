@@ -11,7 +11,7 @@ from retrieval_interp.commands.options import parse_options
 from retrieval_interp.storage.files import shipped_checkpoints
 from retrieval_interp.views.tables import terminal_width, text_table
 
-_SIZES = ("steps", "hops", "length", "graph", "pairs")  # of the tasks here, what says most
+_SIZES = ("steps", "hops", "length", "graph")  # of the tasks here, what says most
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ def _tables() -> dict[str, list[list[str]]]:
         tables["presets"].append([name, *known, f"{recipe.steps} x {recipe.batch}"])
     abouts = GRIDS | {name: scale.about for name, scale in SCALES.items()}
     tables["grids"] += map(list, abouts.items())
-    bases = ("Task", "TrainingTask", "TokenTask", "VectorTask")
+    bases = ("Task", "TrainingTask", "TokenTask")
     for name in dir(tasks):
         if name.endswith("Task") and name not in bases:
             tables["tasks"].append([name, getattr(tasks, name).__doc__.splitlines()[0]])

@@ -20,10 +20,9 @@ from torch import Tensor
 from retrieval_interp import Workbench
 from retrieval_interp.circuits import Circuit, CircuitScore, Mechanism, Search, score_circuit
 from retrieval_interp.circuits.circuit import parse_head_path, suppose
-from retrieval_interp.circuits.discovery.space import propose
 from retrieval_interp.circuits.draw.layout import carrying_paths, drawn_paths
 from retrieval_interp.circuits.hooks import HookedModel
-from retrieval_interp.circuits.means import role_mean
+from retrieval_interp.circuits.means import propose, role_mean
 from retrieval_interp.circuits.mechanisms import IDENTITY, ORIGINAL, UNIFORM
 from retrieval_interp.circuits.patched_heads import Counterfactual
 from retrieval_interp.circuits.paths import Head, HeadPath, RolePath, attention_by_role

@@ -54,8 +54,8 @@ def load_model(name: str, device: str, task: str | None = None) -> tuple[Any, An
     your own, `FILE.py:NAME`.
     """
     check_model(name)
-    import retrieval_interp as ri
     from retrieval_interp.device import check_device, choose_device
+    from retrieval_interp.storage.checkpoint import load_checkpoint
 
     if task is not None:
         return load_model(name, device)[0], own_task(task)
@@ -69,7 +69,7 @@ def load_model(name: str, device: str, task: str | None = None) -> tuple[Any, An
         check_device(model, device)
         return model, None
     if _has_task(name):
-        checkpoint = ri.load_checkpoint(name, chosen)
+        checkpoint = load_checkpoint(name, chosen)
         return checkpoint.model, checkpoint.task
     if not sys.stderr.isatty():
         from transformers.utils.logging import disable_progress_bar

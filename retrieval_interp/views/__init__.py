@@ -1,4 +1,4 @@
 """What people look at: tables, sentences, HTML pages, and their parts.
 
-A view takes data that was measured; it measures nothing itself.
+A view takes data that was measured; itself it measures nothing but the attention that it shows.
 """

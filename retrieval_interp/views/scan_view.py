@@ -94,7 +94,7 @@ def scan_note(header: Sequence[str]) -> str:
 def scan_to_dict(scan: Scan) -> dict[str, Any]:
     """Return all numbers as JSON data."""
     keys = "intact_loss uninformed_loss uninformed learned joint tolerance joint_loss joint_se kept"
-    names, measured = scan.circuit.role_names, ("direct", "change", "removed")
+    names, measured = scan.circuit.role_names, ("direct", "change", "zero_ablated")
     heads = [
         {
             **row.head._asdict(),
@@ -128,7 +128,7 @@ def scan_verdict(scan: Scan) -> str:
         return f"{known} There is nothing that heads could keep."
     nothing = f"knowing nothing {scan.uninformed_loss:.4f} ({scan.uninformed})"
     clauses = []
-    for how, name in (("replaced by their rule", "change"), ("zero-ablated", "removed")):
+    for how, name in (("replaced by their rule", "change"), ("zero-ablated", "zero_ablated")):
         costs = {row.head: getattr(row, name) for row in scan.heads}
         clear = [head for head, cost in costs.items() if cost.mean > 2 * cost.se]
         if clear and len(scan.batch) > 1:

@@ -116,7 +116,7 @@ def score_to_dict(score: CircuitScore, name: str, task: Task, seed: int) -> Json
     numbers = (
         "examples tolerance loss_name baseline_loss baseline_se combined_loss combined_se "
         "excess_se uninformed_loss uninformed learned kept control notes sufficient minimal "
-        "rest_emptied_loss"
+        "rest_zero_ablated_loss"
     )
     heads = [
         {
@@ -124,8 +124,8 @@ def score_to_dict(score: CircuitScore, name: str, task: Task, seed: int) -> Json
             "mechanism": row.mechanism.kind,
             "paths": [list(path.ends(score.circuit.role_names)) for path in row.mechanism.paths],
             **_fields(row, "loss se needed"),
-            "emptied_loss": row.zero_ablated and row.zero_ablated.mean,
-            "emptied_se": row.zero_ablated and row.zero_ablated.se,
+            "zero_ablated_loss": row.zero_ablated and row.zero_ablated.mean,
+            "zero_ablated_se": row.zero_ablated and row.zero_ablated.se,
             "enables": _enabled_rows(row.enables, score.circuit.role_names),
         }
         for row in score.heads

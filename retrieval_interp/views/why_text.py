@@ -5,7 +5,7 @@ from collections import Counter
 from retrieval_interp.circuits.counterfactual.explanation import Explanation, UnitScore
 from retrieval_interp.circuits.counterfactual.origin import Origin
 from retrieval_interp.circuits.counterfactual.question import PromptQuestion
-from retrieval_interp.circuits.counterfactual.units import LEVELS, LOGITS
+from retrieval_interp.circuits.counterfactual.units import LEVELS, LOGIT_DIFFERENCE
 from retrieval_interp.circuits.paths import HeadPath
 from retrieval_interp.tasks import Task
 from retrieval_interp.tasks.messages import counted, listed
@@ -43,7 +43,8 @@ def why_text(explanation: Explanation, width: int | None = None) -> str:
 def finding(explanation: Explanation, question: PromptQuestion | None = None) -> list[str]:
     """Sum up the result in a few sentences, with those of the question if it is given."""
     intact, nothing, lines = explanation.intact.mean, explanation.nothing.mean, list[str]()
-    if explanation.metric == LOGITS and intact > 0 and intact - nothing < _WEAK_EFFECT * intact:
+    is_logits = explanation.metric == LOGIT_DIFFERENCE
+    if is_logits and intact > 0 and intact - nothing < _WEAK_EFFECT * intact:
         part = max(0.0, (intact - nothing) / intact)
         lines.append(f"Only {part:.0%} of the {explanation.metric} depends on what was changed.")
     lines += [] if question is None else question_text(question)
@@ -102,7 +103,7 @@ def _metric_drop(explanation: Explanation, examples: str) -> str:
         f"The {metric} is {sign * intact:.2f} on {examples}, and {sign * nothing:.2f} "
         f"where all heads {_PATCHED[patch]}."
     )
-    if intact < 0 and metric == LOGITS:
+    if intact < 0 and metric == LOGIT_DIFFERENCE:
         text += " The model prefers a wrong answer."
     if nothing >= intact:
         return f"{text} So nothing is lost on these examples, and the shares mean nothing."

@@ -26,7 +26,7 @@ _ROLES = 256  # roles at most of a prompt: the tokens nearest to those that diff
 _RESERVED = re.compile("token|END|s[0-9]+")  # names that a word may not give to its role
 
 
-def given(items: Sequence[T], n: int, split: Split, start: int) -> Sequence[T]:
+def of_split(items: Sequence[T], n: int, split: Split, start: int) -> Sequence[T]:
     """Return items start .. start+n-1 of a split: every second is in `test`, a lone one in all."""
     chosen = items if len(items) == 1 else items[(split == "test") :: 2]
     if not 1 <= n <= len(chosen) - start:
@@ -87,7 +87,7 @@ class NextTokenTask(Task):
         self, n: int, seed: int = 0, device: Device = "cpu", split: Split = "train", start: int = 0
     ) -> Batch:
         """Return sequences start .. start+n-1, padded on the right; every second is in `test`."""
-        return self._batch(given(self.sequences, n, split, start), device)
+        return self._batch(of_split(self.sequences, n, split, start), device)
 
     def whole(self, device: Device = "cpu") -> Batch:
         """Return all sequences: tokens, the next tokens (-100 where there is none), and roles."""
@@ -237,7 +237,7 @@ class PairsTask(text_task.AnswerTask):
         self, n: int, seed: int = 0, device: Device = "cpu", split: Split = "train", start: int = 0
     ) -> Batch:
         """Return the prompts start .. start+n-1 of a split; the same for every seed."""
-        return self.batch([clean for clean, _ in given(self._read, n, split, start)], device)
+        return self.batch([clean for clean, _ in of_split(self._read, n, split, start)], device)
 
     def with_others(
         self, n: int, device: Device = "cpu", split: Split = "train"
@@ -245,7 +245,7 @@ class PairsTask(text_task.AnswerTask):
         """Return the first n prompts of a split, and the counterfactual of each."""
         batch = self.sample(n, 0, device, split)
         inputs = batch.inputs.clone()
-        for row, (_, corrupt) in zip(inputs, given(self._read, n, split, 0)):
+        for row, (_, corrupt) in zip(inputs, of_split(self._read, n, split, 0)):
             row[: len(corrupt)] = row.new_tensor(corrupt)
         return batch, replace(batch, inputs=inputs)
 
