@@ -46,6 +46,15 @@ class Lookup(NamedTuple):
     reads: tuple[str, ...]
     table: Tensor
 
+    @property
+    def default(self) -> int:
+        """The value of an MLP for what its table does not know."""
+        return int(self.table.flatten()[-1])
+
+    def exceptions(self) -> list[list[int]]:
+        """What an MLP reads where its value is another one."""
+        return (self.table != self.default).nonzero().tolist()
+
 
 Attended = dict[Head, Tensor]
 
@@ -96,10 +105,11 @@ class Program:
         table = torch.tensor([int(function(*pair) or 0) for pair in product(*given)])
         table = table.view([len(values) for values in given])
         head = int(number) if kind == "attn" else None
-        default = 0 if head is not None else table.flatten()[-1]
+        lookup = Lookup(name, int(layer), head, reads, table)
+        default = 0 if head is not None else lookup.default
         if any((table.select(place, -1) != default).any() for place in range(table.ndim)):
             raise ValueError(f"{name}: expected no value to be as any unknown one")
-        self.lookups.append(Lookup(name, int(layer), head, reads, table))
+        self.lookups.append(lookup)
 
     def look_up(self, tokens: Tensor, cut: Sequence[HeadPath] = ()) -> tuple[Tensor, Attended]:
         """Logits of tokens [example, pos], where heads bring nothing along some paths.
@@ -136,59 +146,32 @@ def ranks(length: int) -> Tensor:
     return torch.where(steps == 0, 2 * length, 2 * steps.abs() - (steps < 0).long())
 
 
-Unit = tuple[tuple[int, ...], int, float]  # where a neuron needs ones, where it adds what
-
-
-def neurons(program: Program, layer: int, keys: list[str], places: Any) -> list[Unit]:
-    """Those of the MLPs of a layer, and those that tell what the first position holds."""
-    own: list[Unit] = []
-    for name, _, head, reads, table in (x for x in program.lookups if x.layer == layer):
-        for first in (False, True)[: 1 + (name in keys)]:
-            base, at_first = places[name, first], (places["positions", False],) * first
-            if head is not None:
-                values = range(len(program.values[name])) if first else ()
-                own += [((places[name, False] + v, *at_first), base + v, 1.0) for v in values]
-                continue
-            default = int(table.flatten()[-1])
-            own.append((at_first, base + default, 1.0))
-            for given in (table != default).nonzero().tolist():
-                inputs = *(places[x, False] + v for x, v in zip(reads, given)), *at_first
-                own += [
-                    (inputs, base + int(table[tuple(given)]), 1.0),
-                    (inputs, base + default, -1.0),
-                ]
-    return own
-
-
 @torch.no_grad()
 def transformer(program: Program, length: int) -> Any:
-    """The program in weights. A key also has a place for each value that the first position holds.
+    """The program in weights.
 
-    The scores of a head: what it wants is above the first position, which is above all others, and
-    the first position is not raised if it holds what is wanted.
+    In the scores of a head, what it wants is above the first position, which is above all others.
+    The first position is not raised if it holds what is wanted: so its keys are halved.
     """
     heads = [lookup for lookup in program.lookups if lookup.head is not None]
-    keys = list(dict.fromkeys(lookup.reads[1] for lookup in heads))
-    places: dict[tuple[str, bool], int] = {}  # where a variable begins, anywhere or at the first
-    width = 0
-    for name, first in [*((n, False) for n in program.values), *((n, True) for n in keys)]:
-        places[name, first] = width
-        width += len(program.values[name])
-
-    def rows(name: str, first: bool = False) -> slice:
-        return slice(places[name, first], places[name, first] + len(program.values[name]))
-
-    sizes = {name: len(values) for name, values in program.values.items()}
-    layers = 1 + max(lookup.layer for lookup in heads)
-    units = [neurons(program, layer, keys, places) for layer in range(layers)]
+    mlps = [lookup for lookup in program.lookups if lookup.head is None]
+    layers = range(1 + max(lookup.layer for lookup in heads))
+    neurons = [
+        [(mlp, given) for mlp in mlps if mlp.layer == layer for given in mlp.exceptions()]
+        for layer in layers
+    ]
+    place, width = dict[str, slice](), 0  # of each variable in the residual
+    for name, values in program.values.items():
+        place[name] = slice(width, width + len(values))
+        width += len(values)
     model = stock_transformer(
-        n_layers=layers,
+        n_layers=len(layers),
         n_heads=1 + max(lookup.head for lookup in heads),
         d_model=width,
-        d_head=3 * max(sizes.values()),
-        d_mlp=max(map(len, units)),
+        d_head=max(map(len, program.values.values())) + length,  # for keys, and for positions
+        d_mlp=max(map(len, neurons)),
         n_ctx=length,
-        d_vocab=sizes["tokens"],
+        d_vocab=len(program.values["tokens"]),
         d_vocab_out=len(program.classes),
         act_fn="relu",
         attention_dir="causal" if program.causal else "bidirectional",
@@ -198,36 +181,37 @@ def transformer(program: Program, length: int) -> Any:
     )
     for parameter in model.parameters():
         parameter.zero_()
-    start = program.values["tokens"].index("<s>")
-    model.embed.W_E[:, rows("tokens")] = torch.eye(sizes["tokens"])
-    model.pos_embed.W_pos[:, rows("positions")] = torch.eye(length, sizes["positions"])
-    if "tokens" in keys:
-        model.embed.W_E[start, places["tokens", True] + start] = 1
-    if "positions" in keys:
-        model.pos_embed.W_pos[0, places["positions", True]] = 1
+    for weight, name in ((model.embed.W_E, "tokens"), (model.pos_embed.W_pos, "positions")):
+        weight[:, place[name]] = torch.eye(len(weight), len(program.values[name]))
+    halved = torch.ones(length, 1, model.cfg.d_head)
+    halved[0, :, :-length] = 0.5
     raised = 4 * length * STEP
+    near = -STEP * ranks(length)
+    near[:, 0] += raised
+    places = model.pos_embed.W_pos[:, place["positions"]]
     for lookup in heads:
-        attn, head = model.blocks[lookup.layer].attn, lookup.head
-        query, key, value = lookup.reads
-        wanted, size = lookup.table[:-1, :-1].float(), sizes[key]
-        attn.W_Q[head, rows(query), :size] = 2 * raised * wanted
-        attn.W_Q[head, rows(query), size : 2 * size] -= raised * wanted
-        near, where = -STEP * ranks(length), slice(2 * size, 2 * size + length)
-        near[:, 0] += raised
-        attn.W_Q[head, rows("positions"), where][:length] = near
-        attn.W_K[head, rows(key), :size] = torch.eye(size)
-        attn.W_K[head, rows(key, True), size : 2 * size] = torch.eye(size)
-        attn.W_K[head, rows("positions"), where] = torch.eye(sizes["positions"], length)
-        attn.W_V[head, rows(value), : sizes[value]] = torch.eye(sizes[value])
-        attn.W_O[head, : sizes[value], rows(lookup.name)] = torch.eye(sizes[value])
-    for block, own in zip(model.blocks, units):
-        for unit, (inputs, output, factor) in enumerate(own):
-            for place in inputs:
-                block.mlp.W_in[place, unit] += 1
-            block.mlp.b_in[unit] = 1 - len(inputs)
-            block.mlp.W_out[unit, output] += factor
+        attn, (query, key, value) = model.blocks[lookup.layer].attn, lookup.reads
+        keys, values = (torch.eye(len(program.values[x]), attn.cfg.d_head) for x in (key, value))
+        wanted = lookup.table[:-1, :-1].float()
+        attn.W_Q[lookup.head, place[query]] = 2 * raised * wanted @ keys
+        attn.W_Q[lookup.head, place["positions"], -length:][:length] = near
+        attn.W_K[lookup.head, place[key]] = keys
+        attn.W_K[lookup.head, place["positions"], -length:] = places.T
+        attn.W_V[lookup.head, place[value]] = values
+        attn.W_O[lookup.head, :, place[lookup.name]] = values.T
+    for mlp in mlps:
+        model.blocks[mlp.layer].mlp.b_out[place[mlp.name].start + mlp.default] = 1
+    for block, units in zip(model.blocks, neurons):
+        block.attn.hook_k.register_forward_pre_hook(lambda _, keys: keys[0] * halved)
+        for unit, (mlp, given) in enumerate(units):
+            block.mlp.b_in[unit] = 1 - len(given)  # all of them are needed
+            for name, value in zip(mlp.reads, given):
+                block.mlp.W_in[place[name].start + value, unit] += 1
+            outputs = block.mlp.W_out[unit, place[mlp.name]]
+            outputs[mlp.default] -= 1
+            outputs[mlp.table[tuple(given)]] += 1
     for name, weights in program.weights.items():
-        model.unembed.W_U[rows(name)] = weights
+        model.unembed.W_U[place[name]] = weights
     model.unembed.b_U[:] = program.ones
     return model.eval()
 
