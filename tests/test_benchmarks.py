@@ -214,10 +214,15 @@ def test_a_printed_program_is_read_and_made_a_transformer(benchmark, tmp_path, m
     lines = [f"{name},{v},{number % 5},{number % 7}" for number, (name, v) in enumerate(rows)]
     (tmp_path / "hist_weights.csv").write_text("\n".join(["feature,value,0,1", *lines]))
     program = programs.Program(tmp_path / "hist.py")
+    model = programs.transformer(program, 4)
     tokens = torch.tensor([[0, 1, 2, 1], [0, 1, 1, 1]])  # the second has no b
-    logits, attended = program.look_up(tokens)
-    assert attended[ri.Head(0, 0)].tolist() == [[0, 1, 2, 3]] * 2
-    assert attended[ri.Head(0, 1)].tolist() == [[2, 2, 2, 2], [0, 0, 0, 0]]
-    with torch.no_grad():
-        outputs = programs.transformer(program, 4)(tokens)
+    outputs, cache = model.run_with_cache(tokens)
+    attended = cache["pattern", 0].argmax(-1)
+    assert attended[:, 0].tolist() == [[0, 1, 2, 3]] * 2
+    assert attended[:, 1].tolist() == [[2, 2, 2, 2], [0, 0, 0, 0]]
+    weights = program.weights
+    brought = tokens.gather(1, attended[:, 1])
+    logits = sum(weights[name][tokens] for name in ("tokens", "attn_0_0_outputs"))
+    logits += weights["positions"] + weights["attn_0_1_outputs"][brought] + program.ones
+    logits += weights["mlp_0_0_outputs"][((brought == 2) & (tokens == 1)).long()]
     torch.testing.assert_close(outputs, logits, atol=1e-4, rtol=0)

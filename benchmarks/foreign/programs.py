@@ -7,7 +7,8 @@ categories alone are read as they are printed. A head attends to the nearest pos
 what its predicate wants (to the first if there is none, to itself only if there is no other, as in
 their model), and hands on a value of that position; an MLP is a table of two values.
 A program becomes a transformer whose residual has a place for every value of every variable.
-Answers, and what a cut does to them, are computed by looking up the tables, without a transformer.
+`own last` is the share of answers that the printed code gives, too, if it also puts a head's own
+position last; `as printed`, as it is.
 """
 
 import ast
@@ -26,11 +27,13 @@ from torch import Tensor
 
 import retrieval_interp as ri
 from retrieval_interp.circuits import Circuit, Head, HeadPath, RolePath
+from retrieval_interp.circuits.hooks import heads_of
 from retrieval_interp.circuits.losses import standard_error
 from tests.models import stock_transformer
 
 FOLDER = "programs/rasp_categorical_only"
 STEP = 40.0  # by which the score of a farther position is lower
+OWN_LAST = ("len(matches) if j == i", "len(keys) if j == i")  # as in the models that were trained
 
 
 class Lookup(NamedTuple):
@@ -54,9 +57,6 @@ class Lookup(NamedTuple):
     def exceptions(self) -> list[list[int]]:
         """What an MLP reads where its value is another one."""
         return (self.table != self.default).nonzero().tolist()
-
-
-Attended = dict[Head, Tensor]
 
 
 class Program:
@@ -110,33 +110,6 @@ class Program:
         if any((table.select(place, -1) != default).any() for place in range(table.ndim)):
             raise ValueError(f"{name}: expected no value to be as any unknown one")
         self.lookups.append(lookup)
-
-    def look_up(self, tokens: Tensor, cut: Sequence[HeadPath] = ()) -> tuple[Tensor, Attended]:
-        """Logits of tokens [example, pos], where heads bring nothing along some paths.
-
-        Also where each head attends, [example, pos].
-        """
-        length = tokens.shape[1]
-        values = {"tokens": tokens, "positions": torch.arange(length).expand_as(tokens)}
-        attended: Attended = {}
-        for lookup in self.lookups:
-            read = [values[name] for name in lookup.reads]
-            if lookup.head is None:
-                values[lookup.name] = lookup.table[tuple(read)]
-                continue
-            wanted = lookup.table[read[0][:, :, None], read[1][:, None, :]].bool()
-            wanted = wanted.tril() if self.causal else wanted
-            src = (ranks(length) + 3 * length * ~wanted).argmin(-1) * wanted.any(-1)
-            brought = read[2].gather(1, src)
-            for (layer, head), path in cut:
-                if (layer, head) == (lookup.layer, lookup.head):
-                    none = len(self.values[lookup.name])
-                    brought[src[:, path.dest] == path.src, path.dest] = none
-            values[lookup.name] = brought
-            attended[Head(lookup.layer, lookup.head)] = src
-        none = torch.zeros(1, len(self.classes))
-        held = (torch.cat([self.weights[name], none])[value] for name, value in values.items())
-        return sum(held, self.ones), attended
 
 
 def ranks(length: int) -> Tensor:
@@ -232,6 +205,7 @@ class Printed(Foreign):
     def model(self, path: Path) -> Any:
         self.path = path
         self.program = Program(path / FOLDER / self.title / f"{self.title}.py")
+        self.unhooked = transformer(self.program, self.length)
         return transformer(self.program, self.length)
 
     def sentence(self, rng: Random) -> list[str]:
@@ -249,22 +223,31 @@ class Printed(Foreign):
         known = self.program.values["tokens"].index
         drawn = (self.sentence(Random(f"{seed} {split} {start + at}")) for at in range(n))
         tokens = torch.tensor([[known(word) for word in words] for words in drawn])
-        answers = self.program.look_up(tokens)[0].argmax(-1)[:, list(self.asked)]
+        with torch.no_grad():
+            answers = self.unhooked(tokens)[:, list(self.asked)].argmax(-1)
         roles = torch.arange(self.length).expand(n, 1, -1)
         return ri.Batch(tokens, answers, roles).to(device)
 
     def more(self, model: Any, circuit: Circuit) -> dict[str, Any]:
-        """What the tables say of the model, the circuit, and the sets of paths that are needed."""
-        batch, program = self.sample(512, split="test"), self.program
-        logits, attended = program.look_up(batch.inputs)
-        with torch.no_grad():
-            apart = float((model(batch.inputs) - logits).abs().max())
+        """What the program says of the circuit, and of the sets of paths that are needed."""
+        batch = self.sample(512, split="test")
+        _, cache = model.run_with_cache(batch.inputs)
+        printed = self.program.printed
 
         def share(head: Head, path: RolePath) -> float:
-            return float((attended[head][:, path.dest] == path.src).double().mean())
+            pattern = cache["pattern", head.layer][:, head.head, path.dest]
+            return float((pattern.argmax(-1) == path.src).double().mean())
 
-        def losses(cut: Sequence[HeadPath]) -> Tensor:
-            return self.example_losses(program.look_up(batch.inputs, cut)[0], batch)[:, 0]
+        @torch.no_grad()
+        def losses(paths: Sequence[HeadPath]) -> Tensor:
+            def cut(pattern: Tensor, hook: Any) -> None:
+                for head, path in paths:
+                    if head.layer == hook.layer():
+                        pattern[:, head.head, path.dest, path.src] = 0
+
+            hooks = [(lambda name: name.endswith("hook_pattern"), cut)]
+            outputs = model.run_with_hooks(batch.inputs, fwd_hooks=hooks)
+            return self.example_losses(outputs, batch)[:, 0]
 
         bar = ri.score_circuit(model, self, circuit, batch, controls=0).tolerance
         replaced = [path for path in circuit.every_path() if path.head in circuit.mechanisms]
@@ -276,27 +259,27 @@ class Printed(Foreign):
             over += [bar - losses(fewer) for fewer in combinations(paths, len(paths) - 1)]
             confirmed += all(rise.mean() > 0 for rise in over)
             refuted += any(rise.mean() < -2 * standard_error(rise) for rise in over)
-        alone = [
-            HeadPath(head, RolePath(dest, src))
-            for head, (dest, src) in product(attended, product(range(self.length), repeat=2))
-        ]
-        rises = {path: losses([path]) - bar for path in alone if share(*path) >= 0.05}
+        every = (
+            HeadPath(head, RolePath(*pair))
+            for head, pair in product(heads_of(model), product(range(self.length), repeat=2))
+        )
+        rises = {path: losses([path]) - bar for path in every if share(*path) >= 0.05}
         needed = {path for path, rise in rises.items() if rise.mean() > 2 * standard_error(rise)}
         return {
             "agrees": f"{right} of {len(replaced)}",
-            "apart": apart,
-            "as printed": self.as_printed(batch),
+            "as printed": self.says_the_same(printed, batch),
+            "own last": self.says_the_same(printed.replace(*OWN_LAST), batch),
             "sets": f"{confirmed} of {len(sets)}",
             "refuted": refuted,
             "alone": f"{sum((path,) in sets for path in needed)} of {len(needed)}",
         }
 
-    def as_printed(self, batch: ri.Batch, examples: int = 64) -> float:
-        """How often the printed code says the same; there the own position is not always last."""
+    def says_the_same(self, printed: str, batch: ri.Batch, examples: int = 64) -> float:
+        """How often code gives the same answers."""
         names: dict[str, Any] = {}
         words, same = self.program.values["tokens"], 0
         with contextlib.chdir(self.path), contextlib.redirect_stdout(io.StringIO()):
-            exec(self.program.printed, names)
+            exec(printed, names)
             for tokens, answers in zip(batch.inputs[:examples].tolist(), batch.targets.tolist()):
                 said = names["run"]([words[token] for token in tokens])
                 pairs = zip(self.asked, answers)
