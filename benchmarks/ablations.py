@@ -183,7 +183,3 @@ def estimates(name: str, options: argparse.Namespace) -> Rows:
 def main(options: argparse.Namespace) -> Rows:
     one = estimates if options.estimates else compare
     return [row for name in options.models for row in one(name, options)]
-
-
-if __name__ == "__main__":
-    main()

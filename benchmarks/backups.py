@@ -1,21 +1,18 @@
 """How well do measures rank the heads that back up others? (docs/answers.md)
 
-    python benchmarks/backups.py [--models built k-hop-7 smollm2] [--json FILE]
+    python benchmarks/backups.py [--models built k-hop-7] [--json FILE]
 
 A head is removed by zero ablation. It is a backup, and so are those that it stands in for, if
 all heads of a set of two to four can be spared but for one of them, and all together cost at least
 twice what they cost in sum (on examples other than those that decide). `built` models have two or
-three copies of a head. SmolLM2 has too many sets: there a head is a backup if it costs more, by two
-standard errors and 1% of what was learned, once the first heads, those of `ri.why`, are gone.
-All heads are ranked by
+three copies of a head. All heads are ranked by
 
 - `alone`: what removing the head costs; `estimated`: the same by gradients (`ri.attribute`);
-- `one gone`: how much more it costs once another head is gone: the most, with the three that cost
-  most alone in SmolLM2, and with any in the others;
-- `all gone`: how much more once all first heads are gone, which in other models than SmolLM2 are
-  those that cost something alone (the growth of arXiv 2607.01940); `all gone, estimated`: the same
+- `one gone`: how much more it costs, at most, once another head is gone;
+- `all gone`: how much more once all heads are gone that cost something alone (the growth of arXiv
+  2607.01940), by two standard errors and 1% of what was learned; `all gone, estimated`: the same
   by gradients;
-- `sets`: whether it is in one of the sets of which any one suffices (`ri.needed_paths`, `ri.why`).
+- `sets`: whether it is in one of the sets of which any one suffices (`ri.needed_paths`).
 
 Numbers are areas under the ROC curve; 0.5 is chance.
 """
@@ -73,60 +70,41 @@ class Removals:
         alone, then = self.rises(heads), self.rises(heads, gone)
         return {head: then[head] - alone[head] for head in heads}
 
-    def clear(self, rises: dict[Head, Tensor]) -> Heads:
-        """The heads that cost clearly more."""
-        least = COUNTS * (self.blind - self.intact)
-        return Heads(h for h, r in rises.items() if r.mean() > max(least, 2 * standard_error(r)))
 
-
-def areas(
-    removals: Removals,
-    heads: Sequence[Head],
-    backups: Heads,
-    first: Heads = NONE,
-    tolerance: float | None = None,
-    sets: Sequence[Sequence[ri.HeadPath]] | None = None,
-) -> dict[str, Any]:
-    """A row: how well each measure ranks the heads.
-
-    Args:
-        removals: on the examples that decide.
-        heads: those that are ranked.
-        backups: which of them are.
-        first: the heads that were found first; by default those that cost something alone.
-        tolerance: of the sets.
-        sets: paths of which any one suffices, if they are known.
-    """
+def areas(removals: Removals, backups: Heads, tolerance: float | None = None) -> dict[str, Any]:
+    """A row: how well each measure ranks the heads of a model."""
+    model, task, batch = removals.model, removals.task, removals.batch
+    heads = heads_of(model)
     row: dict[str, Any] = {"heads": len(heads), "backups": len(backups)}
     if not 0 < len(backups) < len(heads):
         return row
-    model, task, batch = removals.model, removals.task, removals.batch
-    rises = removals.rises(heads)
-    alone = {head: float(rise.mean()) for head, rise in rises.items()}
-    gone = sorted(first, key=alone.__getitem__)[-3:] or heads
-    first = first or removals.clear(rises)
-    grown = removals.growths(heads, first)
-    by_pair = {other: removals.growths(heads, Heads({other})) for other in gone}
+    alone = removals.rises(heads)
+    least = COUNTS * (removals.blind - removals.intact)
+    costly = Heads(h for h in heads if alone[h].mean() > max(least, 2 * standard_error(alone[h])))
+    by_pair = {other: removals.growths(heads, Heads({other})) for other in heads}
     intact = ri.attribute(model, task, batch)
-    then = ri.attribute(model, task, batch, removals.without(first))
+    then = ri.attribute(model, task, batch, removals.without(costly))
     estimated = {head: intact.change(head, OneHot()).effect for head in heads}
-    if sets is None:
-        sets = ri.needed_paths(model, task, tolerance, len(batch))
+    sets = ri.needed_paths(model, task, tolerance, len(batch))
     backing = {path.head for paths in sets if len(paths) > 1 for path in paths}
     measures = {
-        "alone": alone,
+        "alone": means(alone),
         "estimated": estimated,
         "one gone": {
-            head: max(float(growth[head].mean()) for o, growth in by_pair.items() if o != head)
+            head: max(means(growth)[head] for other, growth in by_pair.items() if other != head)
             for head in heads
         },
-        "all gone": {head: float(growth.mean()) for head, growth in grown.items()},
+        "all gone": means(removals.growths(heads, costly)),
         "all gone, estimated": {
             head: then.change(head, OneHot()).effect - estimated[head] for head in heads
         },
         "sets": {head: float(head in backing) for head in heads},
     }
     return row | {name: roc_auc(scores, backups) for name, scores in measures.items()}
+
+
+def means(losses: dict[Head, Tensor]) -> dict[Head, float]:
+    return {head: float(of_examples.mean()) for head, of_examples in losses.items()}
 
 
 def spared_but_one(removals: Removals, heads: Sequence[Head], limit: float) -> Heads:
@@ -156,8 +134,7 @@ def built(index: int, examples: int) -> dict[str, Any]:
     first, made = with_copies(index, task, copies, n_heads=3, extras=True)
     copied = Heads(Head(first.layer, number) for number in range(copies))
     batch = task.sample(examples, index, split="validation")
-    removals = Removals(made.model, task, batch)
-    return areas(removals, heads_of(made.model), copied, tolerance=TOLERANCE)
+    return areas(Removals(made.model, task, batch), copied, TOLERANCE)
 
 
 def trained(name: str, examples: int) -> dict[str, Any]:
@@ -167,26 +144,8 @@ def trained(name: str, examples: int) -> dict[str, Any]:
         Removals(model, task, task.sample(examples, split=split))
         for split in ("validation", "test")
     )
-    heads = heads_of(model)
     limit = tolerance_of(task, confirm.intact, confirm.blind)
-    return areas(decide, heads, spared_but_one(confirm, heads, limit))
-
-
-def names(examples: int) -> dict[str, Any]:
-    """Indirect objects in SmolLM2, and its heads from the layer of the first one on."""
-    model = ri.smollm2()
-    task = ri.IndirectObjectTask(model.tokenizer)
-    found = ri.why(
-        model, task, upto="heads", examples=examples, controls=0, progress=ri.progress_bar
-    )
-    first = Heads(unit.head for unit in found.levels[-1].units)
-    heads = [head for head in heads_of(model) if head.layer >= min(first).layer]
-    decide, confirm = (
-        Removals(model, task, task.sample(examples, split=split))
-        for split in ("validation", "test")
-    )
-    grown = confirm.growths(ri.progress_bar(heads, "removing heads"), first)
-    return areas(decide, heads, confirm.clear(grown), first, sets=found.needed)
+    return areas(decide, spared_but_one(confirm, heads_of(model), limit))
 
 
 def shown(rows: Rows) -> Rows:
@@ -198,10 +157,9 @@ def shown(rows: Rows) -> Rows:
 
 
 @benchmark(
-    models=["built", "transformer-a", "transformer-b", "transformer-c", "k-hop-7", "smollm2"],
+    models=["built", "transformer-a", "transformer-b", "transformer-c", "k-hop-7"],
     examples=128,
     built=24,
-    prompts=16,
     quick={"models": ["built"], "examples": 32, "built": 2},
     shown=shown,
 )
@@ -210,11 +168,5 @@ def main(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
         if name == "built":
             for index in ri.progress_bar(range(options.built), "models"):
                 yield {"model": name, **built(index, options.examples)}
-        elif name == "smollm2":
-            yield {"model": name, **names(options.prompts)}
         else:
             yield {"model": name, **trained(name, options.examples)}
-
-
-if __name__ == "__main__":
-    main()

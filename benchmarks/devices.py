@@ -274,7 +274,3 @@ def main(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
             row["other"] = "; ".join(filter(None, [*(of["error"] for of in found), words]))
             print(row, file=sys.stderr, flush=True)
             yield row
-
-
-if __name__ == "__main__":
-    main()

@@ -145,7 +145,3 @@ def main(options: argparse.Namespace) -> Rows:
     table.append(correlations([row.share for row in found.heads], list(cost.values())))
     kept = [(f"{row.head}", f"{row.rule}", row.share, cost[row.head]) for row in found.heads]
     return table + [dict(zip(("head", "rule", "share", "cost"), each)) for each in kept]
-
-
-if __name__ == "__main__":
-    main()

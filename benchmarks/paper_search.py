@@ -112,7 +112,3 @@ def main(options: argparse.Namespace) -> Rows:
                 file = Path(options.save) / f"{name}.{reading}.circuit.json"
                 write_whole(file, circuit.to_json(record))
             yield {"model": name, "reading": reading, **row(model, task, circuit, test)}
-
-
-if __name__ == "__main__":
-    main()

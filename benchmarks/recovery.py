@@ -120,7 +120,3 @@ def main(options: argparse.Namespace) -> Rows:
         task = ri.RetrievalTask(steps=1 + index % MAX_STEPS, dim=DIM, tokens="unit")
         made.append({"steps": task.steps, **one(index, task, options.examples)})
     return made
-
-
-if __name__ == "__main__":
-    main()

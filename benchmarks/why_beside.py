@@ -216,7 +216,3 @@ WAYS: dict[str, Callable[..., Any]] = {
 def main(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     model = ri.smollm2(device=str(options.device))
     return (row for name in options.behaviours for row in of_behaviour(name, options, model))
-
-
-if __name__ == "__main__":
-    main()

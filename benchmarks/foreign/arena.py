@@ -180,7 +180,5 @@ class Brackets(Arena):
         return ri.Batch(tokens, targets, roles.clone()).to(device)
 
 
-main = command([Palindromes(), FirstUnique(), SortedList(), Cumsum(), Brackets()])
-
 if __name__ == "__main__":
-    main()
+    command([Palindromes(), FirstUnique(), SortedList(), Cumsum(), Brackets()])()

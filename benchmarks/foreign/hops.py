@@ -99,9 +99,5 @@ class Hops(Foreign):
         return model
 
 
-main = command(
-    [Hops(layers, 2**doubled) for layers in range(2, 6) for doubled in range(layers - 1)]
-)
-
 if __name__ == "__main__":
-    main()
+    command([Hops(layers, 2**doubled) for layers in range(2, 6) for doubled in range(layers - 1)])()
