@@ -1,20 +1,17 @@
 """All single-head and single-path hypotheses: what measuring them takes, and what estimates miss.
 
     python benchmarks/ablations.py [--models small transformer-a ...] [--examples 128]
-    python benchmarks/ablations.py --estimates --models small equations ... [--few 16]
+    python benchmarks/ablations.py --estimates --models small equations ...
 
 What is compared is in docs/speed.md. Naive runs and patches take a sample of hypotheses, and zeros
 are patched into single entries of the pattern (a hypothesis cuts a path in all chains). Ratios are
 medians over the rounds; `difference` is the largest one between our numbers and the naive ones.
-Integrated: the mean gradient at n points on the line from the hypothesis to the intact model, as
-EAP-IG does for edges, on --few examples, since every hypothesis takes n passes.
 """
 
 import argparse
 import io
 import statistics
 from collections import defaultdict
-from collections.abc import Callable
 from contextlib import redirect_stderr
 from dataclasses import replace
 from functools import partial
@@ -23,7 +20,6 @@ from typing import Any
 import pandas as pd
 import torch
 from measure import Rows, benchmark, load_model, median_ratio, rank_correlation, timed
-from torch import Tensor
 from transformer_lens import patching
 
 import retrieval_interp as ri
@@ -118,25 +114,6 @@ def compare(name: str, options: argparse.Namespace) -> Rows:
     return [row | {"difference": difference}]
 
 
-def integrated(model: Any, task: Any, batch: ri.Batch, trial: ri.Circuit, steps: int) -> float:
-    """The mean slope of the loss on the line from a hypothesis's patterns to the model's own."""
-    (head,) = trial.mechanisms
-    name = f"blocks.{head.layer}.attn.hook_pattern"
-    with torch.no_grad(), ri.ablated(model, trial, batch):
-        _, cache = model.run_with_cache(batch.inputs, names_filter=name)
-
-    def slope(at: float) -> float:
-        share = torch.tensor(at, requires_grad=True)
-
-        def between(own: Tensor, hook: Any) -> Tensor:
-            return own.lerp(cache[name], share)  # the layer's other heads are as they were
-
-        outputs = model.run_with_hooks(batch.inputs, fwd_hooks=[(name, between)])
-        return float(torch.autograd.grad(task.loss(outputs, batch), share)[0])
-
-    return statistics.fmean(slope((step + 0.5) / steps) for step in range(steps))
-
-
 def estimates(name: str, options: argparse.Namespace) -> Rows:
     """One row per kind of estimate."""
     model, task = load(name, options.device)
@@ -148,27 +125,25 @@ def estimates(name: str, options: argparse.Namespace) -> Rows:
     def largest(effects: list[float]) -> set[int]:
         return set(sorted(range(len(exact)), key=effects.__getitem__)[-10:])
 
-    def row(what: str, estimate: Callable[[], list[float]]) -> dict[str, Any]:
-        took, effects = timed(estimate)
-        found = {"model": name, "hypotheses": len(trials), "estimate": what, "seconds": took}
-        found["rank correlation"] = rank_correlation(effects, exact)
-        return found | {"of the largest ten": len(largest(exact) & largest(effects))}
+    def row(estimate: str, seconds: float, effects: list[float]) -> dict[str, Any]:
+        shared = len(largest(exact) & largest(effects))
+        return {
+            "model": name,
+            "hypotheses": len(trials),
+            "estimate": estimate,
+            "seconds": seconds,
+            "rank correlation": rank_correlation(effects, exact),
+            "of the largest ten": shared,
+        }
 
-    def from_one_pass(draws: int) -> list[float]:
+    def estimated(draws: int) -> list[float]:
         attribution = ri.attribute(model, task, batch, draws=draws)
         return [attribution.estimate(trial).effect for trial in trials]
 
-    def by_steps(steps: int) -> list[float]:
-        few = batch[: options.few]
-        return [integrated(model, task, few, trial, steps) for trial in trials]
-
     curved = ri.attribute(model, task, batch[:1], draws=1).parts[0].of_outputs
-    return [
-        {**row("exact", lambda: exact), "seconds": took},
-        row("first order", partial(from_one_pass, 0)),
-        *(row(f"curvature, {n}", partial(from_one_pass, n)) for n in (1, 4, 16) if curved),
-        *(row(f"integrated, {n}", partial(by_steps, n)) for n in (5, 16)),
-    ]
+    kinds = {"first order": 0, **{f"curvature, {n}": n for n in (1, 4, 16) if curved}}
+    rows = (row(kind, *timed(partial(estimated, draws))) for kind, draws in kinds.items())
+    return [row("exact", took, exact), *rows]
 
 
 @benchmark(
@@ -177,8 +152,7 @@ def estimates(name: str, options: argparse.Namespace) -> Rows:
     rounds=3,
     sample=24,  # hypotheses run naively per round
     estimates=False,
-    few=16,
-    quick={"models": ["equations"], "examples": 8, "rounds": 1, "sample": 2, "few": 2},
+    quick={"models": ["equations"], "examples": 8, "rounds": 1, "sample": 2},
 )
 def main(options: argparse.Namespace) -> Rows:
     one = estimates if options.estimates else compare
