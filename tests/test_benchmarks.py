@@ -20,12 +20,14 @@ from tests.naive import naive_loss
 from tests.texts import pairs
 
 FOLDER = Path(__file__).parent.parent / "benchmarks"
+SHARED = {"measure", "elsewhere"}  # which no one calls
 
 
 @pytest.fixture
 def benchmark(monkeypatch):
     """Imports a script of the folder as `python benchmarks/NAME.py` does."""
-    monkeypatch.syspath_prepend(str(FOLDER))
+    for folder in (FOLDER / "foreign", FOLDER):
+        monkeypatch.syspath_prepend(str(folder))
     return importlib.import_module
 
 
@@ -59,6 +61,16 @@ SCRIPTS = [  # what every row of a script has to say
     # Copies cost nothing alone, and are what the sets of paths name.
     ("backups", lambda row: row["alone"] < 0.5 and row["sets"] == 1),
 ]
+
+
+NAMES = sorted(file.stem for file in FOLDER.rglob("*.py") if file.stem not in SHARED)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_script_says_how_it_is_called(benchmark, name, capsys):
+    with pytest.raises(SystemExit):
+        benchmark(name).main(["--help"])
+    assert "--quick" in capsys.readouterr().out
 
 
 @pytest.mark.slow
@@ -201,9 +213,8 @@ def run(tokens):
 """
 
 
-def test_a_printed_program_is_read_and_made_a_transformer(benchmark, tmp_path, monkeypatch):
+def test_a_printed_program_is_read_and_made_a_transformer(benchmark, tmp_path):
     """A head that attends to itself, one that finds the nearest b, and an MLP."""
-    monkeypatch.syspath_prepend(str(FOLDER / "foreign"))
     programs = benchmark("programs")
     assert programs.ranks(3).tolist() == [[6, 2, 4], [1, 6, 2], [3, 1, 6]]
     (tmp_path / "hist.py").write_text(PRINTED)

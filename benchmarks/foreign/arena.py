@@ -180,5 +180,7 @@ class Brackets(Arena):
         return ri.Batch(tokens, targets, roles.clone()).to(device)
 
 
+main = command([Palindromes(), FirstUnique(), SortedList(), Cumsum(), Brackets()])
+
 if __name__ == "__main__":
-    command([Palindromes(), FirstUnique(), SortedList(), Cumsum(), Brackets()])()
+    main()

@@ -99,5 +99,9 @@ class Hops(Foreign):
         return model
 
 
+main = command(
+    [Hops(layers, 2**doubled) for layers in range(2, 6) for doubled in range(layers - 1)]
+)
+
 if __name__ == "__main__":
-    command([Hops(layers, 2**doubled) for layers in range(2, 6) for doubled in range(layers - 1)])()
+    main()

@@ -288,5 +288,7 @@ class Printed(Foreign):
 
 
 TITLES = ("hist", "double_hist", "sort", "reverse", "most_freq", "dyck1", "dyck2")
+main = command([Printed(title) for title in TITLES])
+
 if __name__ == "__main__":
-    command([Printed(title) for title in TITLES])()
+    main()
