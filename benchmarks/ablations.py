@@ -3,24 +3,19 @@
     python benchmarks/ablations.py [--models small transformer-a ...] [--examples 128]
     python benchmarks/ablations.py --estimates --models small equations ...
 
-What is compared is in docs/speed.md. Naive runs and patches take a sample of hypotheses, and zeros
-are patched into single entries of the pattern (a hypothesis cuts a path in all chains). Ratios are
-medians over the rounds; `difference` is the largest one between our numbers and the naive ones.
+What is compared is in docs/speed.md. Naive runs take a sample of hypotheses. Ratios are medians
+over the rounds; `difference` is the largest one between our numbers and the naive ones.
 """
 
 import argparse
-import io
 import statistics
 from collections import defaultdict
-from contextlib import redirect_stderr
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
-import pandas as pd
 import torch
 from measure import Rows, benchmark, load_model, median_ratio, rank_correlation, timed
-from transformer_lens import patching
 
 import retrieval_interp as ri
 from retrieval_interp.circuits import Scorer
@@ -60,24 +55,6 @@ def in_a_circuit(model: Any, batch: ri.Batch, empty: ri.Circuit) -> list[ri.Circ
     return [whole, *simpler, *(whole.without(path) for path in whole.paths())]
 
 
-@torch.no_grad()
-def patch(model: Any, task: Any, batch: ri.Batch, paths: list[ri.HeadPath]) -> None:
-    """transformer-lens's own patching, with one entry of the pattern for each path."""
-    n, roles = batch.inputs.shape[1], batch.roles[0, 0].tolist()
-    zeros = batch.inputs.new_zeros(len(batch), model.cfg.n_heads, n, n)
-    names = [f"blocks.{layer}.attn.hook_pattern" for layer in range(model.cfg.n_layers)]
-    entries = [[*head, roles[path.dest], roles[path.src]] for head, path in paths]
-    with redirect_stderr(io.StringIO()):  # its progress bar
-        patching.get_act_patch_attn_head_pattern_dest_src_pos(
-            model,
-            batch.inputs,
-            dict.fromkeys(names, zeros),
-            lambda outputs: task.loss(outputs, batch),
-            index_axis_names=None,
-            index_df=pd.DataFrame(entries, columns=["layer", "head_index", "dest_pos", "src_pos"]),
-        )
-
-
 def compare(name: str, options: argparse.Namespace) -> Rows:
     """A row of the table."""
     model, task = load(name, options.device)
@@ -98,16 +75,13 @@ def compare(name: str, options: argparse.Namespace) -> Rows:
         times["ours"].append(took / len(every))
         some = slice(round_number, None, max(1, len(every) // options.sample))
         naively("naive", every[some])
-        paths = [row.path for row in found.paths][some]
-        took, _ = timed(partial(patch, model, task, batch, paths))
-        times["patch"].append(took / len(paths))
         scorer, circuits = Scorer(model, task, batch), in_a_circuit(model, batch, empty)
         scorer.rebase(circuits[0])
         took, losses = timed(lambda loss=scorer.loss, of=circuits: list(map(loss, of)))
         times["in circuit"].append(took / len(circuits))
         naively("naive in circuit", list(zip(circuits, losses))[some])
     ms = {key: 1e3 * statistics.median(values) for key, values in times.items()}
-    compared = ("naive", "ours"), ("patch", "ours"), ("naive in circuit", "in circuit")
+    compared = ("naive", "ours"), ("naive in circuit", "in circuit")
     row = {"model": name, "hypotheses": len(every), "all s": len(every) * ms["ours"] / 1e3}
     row |= {f"{key} ms": value for key, value in ms.items()}
     row |= {f"{slow}/{fast}": median_ratio(times[slow], times[fast]) for slow, fast in compared}
