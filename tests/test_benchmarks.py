@@ -226,11 +226,12 @@ def test_a_printed_program_is_read_and_made_a_transformer(benchmark, tmp_path):
     (tmp_path / "hist_weights.csv").write_text("\n".join(["feature,value,0,1", *lines]))
     program = programs.Program(tmp_path / "hist.py")
     model = programs.transformer(program, 4)
-    tokens = torch.tensor([[0, 1, 2, 1], [0, 1, 1, 1]])  # the second has no b
+    # The second has no b, the third one that is first and a nearer one.
+    tokens = torch.tensor([[0, 1, 2, 1], [0, 1, 1, 1], [2, 1, 1, 2]])
     outputs, cache = model.run_with_cache(tokens)
     attended = cache["pattern", 0].argmax(-1)
-    assert attended[:, 0].tolist() == [[0, 1, 2, 3]] * 2
-    assert attended[:, 1].tolist() == [[2, 2, 2, 2], [0, 0, 0, 0]]
+    assert attended[:, 0].tolist() == [[0, 1, 2, 3]] * 3
+    assert attended[:, 1].tolist() == [[2, 2, 2, 2], [0, 0, 0, 0], [3, 0, 3, 0]]
     weights = program.weights
     brought = tokens.gather(1, attended[:, 1])
     logits = sum(weights[name][tokens] for name in ("tokens", "attn_0_0_outputs"))

@@ -205,7 +205,7 @@ class Printed(Foreign):
     def model(self, path: Path) -> Any:
         self.path = path
         self.program = Program(path / FOLDER / self.title / f"{self.title}.py")
-        self.unhooked = transformer(self.program, self.length)
+        self.answering = transformer(self.program, self.length)  # gets no hooks
         return transformer(self.program, self.length)
 
     def sentence(self, rng: Random) -> list[str]:
@@ -224,12 +224,12 @@ class Printed(Foreign):
         drawn = (self.sentence(Random(f"{seed} {split} {start + at}")) for at in range(n))
         tokens = torch.tensor([[known(word) for word in words] for words in drawn])
         with torch.no_grad():
-            answers = self.unhooked(tokens)[:, list(self.asked)].argmax(-1)
+            answers = self.answering(tokens)[:, list(self.asked)].argmax(-1)
         roles = torch.arange(self.length).expand(n, 1, -1)
         return ri.Batch(tokens, answers, roles).to(device)
 
     def more(self, model: Any, circuit: Circuit) -> dict[str, Any]:
-        """What the program says of the circuit, and of the sets of paths that are needed."""
+        """How right the circuit is, and the sets of paths that are needed; and the transformer."""
         batch = self.sample(512, split="test")
         _, cache = model.run_with_cache(batch.inputs)
         printed = self.program.printed
@@ -275,7 +275,7 @@ class Printed(Foreign):
         }
 
     def says_the_same(self, printed: str, batch: ri.Batch, examples: int = 64) -> float:
-        """How often code gives the same answers."""
+        """How often code like the printed one gives the same answers."""
         names: dict[str, Any] = {}
         words, same = self.program.values["tokens"], 0
         with contextlib.chdir(self.path), contextlib.redirect_stdout(io.StringIO()):
