@@ -64,7 +64,7 @@ gallery: $(INSTALLED) chromium
 bench: $(INSTALLED)
 	$(RUN) benchmarks/training_step.py
 	$(RUN) benchmarks/ablations.py
-	$(RUN) benchmarks/ablations.py --estimates --models small equations transformer-a --threads 1 --few 8
+	$(RUN) benchmarks/ablations.py --estimates --models small equations transformer-a --threads 1
 	$(RUN) benchmarks/recovery.py --models 66
 	$(RUN) benchmarks/recovery.py --models 24 --redundant
 	$(RUN) benchmarks/paper_search.py

@@ -1,30 +1,21 @@
 """All single-head and single-path hypotheses: what measuring them takes, and what estimates miss.
 
     python benchmarks/ablations.py [--models small transformer-a ...] [--examples 128]
-    python benchmarks/ablations.py --estimates --models small equations ... [--few 16]
+    python benchmarks/ablations.py --estimates --models small equations ...
 
-What is compared is in docs/speed.md. Naive runs and patches take a sample of hypotheses, and zeros
-are patched into single entries of the pattern (a hypothesis cuts a path in all chains). Ratios are
-medians over the rounds; `difference` is the largest one between our numbers and the naive ones.
-Integrated: the mean gradient at n points on the line from the hypothesis to the intact model, as
-EAP-IG does for edges, on --few examples, since every hypothesis takes n passes.
+What is compared is in docs/speed.md. Naive runs take a sample of hypotheses. Ratios are medians
+over the rounds; `difference` is the largest one between our numbers and the naive ones.
 """
 
 import argparse
-import io
 import statistics
 from collections import defaultdict
-from collections.abc import Callable
-from contextlib import redirect_stderr
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
-import pandas as pd
 import torch
 from measure import Rows, benchmark, load_model, median_ratio, rank_correlation, timed
-from torch import Tensor
-from transformer_lens import patching
 
 import retrieval_interp as ri
 from retrieval_interp.circuits import Scorer
@@ -64,24 +55,6 @@ def in_a_circuit(model: Any, batch: ri.Batch, empty: ri.Circuit) -> list[ri.Circ
     return [whole, *simpler, *(whole.without(path) for path in whole.paths())]
 
 
-@torch.no_grad()
-def patch(model: Any, task: Any, batch: ri.Batch, paths: list[ri.HeadPath]) -> None:
-    """transformer-lens's own patching, with one entry of the pattern for each path."""
-    n, roles = batch.inputs.shape[1], batch.roles[0, 0].tolist()
-    zeros = batch.inputs.new_zeros(len(batch), model.cfg.n_heads, n, n)
-    names = [f"blocks.{layer}.attn.hook_pattern" for layer in range(model.cfg.n_layers)]
-    entries = [[*head, roles[path.dest], roles[path.src]] for head, path in paths]
-    with redirect_stderr(io.StringIO()):  # its progress bar
-        patching.get_act_patch_attn_head_pattern_dest_src_pos(
-            model,
-            batch.inputs,
-            dict.fromkeys(names, zeros),
-            lambda outputs: task.loss(outputs, batch),
-            index_axis_names=None,
-            index_df=pd.DataFrame(entries, columns=["layer", "head_index", "dest_pos", "src_pos"]),
-        )
-
-
 def compare(name: str, options: argparse.Namespace) -> Rows:
     """A row of the table."""
     model, task = load(name, options.device)
@@ -102,39 +75,17 @@ def compare(name: str, options: argparse.Namespace) -> Rows:
         times["ours"].append(took / len(every))
         some = slice(round_number, None, max(1, len(every) // options.sample))
         naively("naive", every[some])
-        paths = [row.path for row in found.paths][some]
-        took, _ = timed(partial(patch, model, task, batch, paths))
-        times["patch"].append(took / len(paths))
         scorer, circuits = Scorer(model, task, batch), in_a_circuit(model, batch, empty)
         scorer.rebase(circuits[0])
         took, losses = timed(lambda loss=scorer.loss, of=circuits: list(map(loss, of)))
         times["in circuit"].append(took / len(circuits))
         naively("naive in circuit", list(zip(circuits, losses))[some])
     ms = {key: 1e3 * statistics.median(values) for key, values in times.items()}
-    compared = ("naive", "ours"), ("patch", "ours"), ("naive in circuit", "in circuit")
+    compared = ("naive", "ours"), ("naive in circuit", "in circuit")
     row = {"model": name, "hypotheses": len(every), "all s": len(every) * ms["ours"] / 1e3}
     row |= {f"{key} ms": value for key, value in ms.items()}
     row |= {f"{slow}/{fast}": median_ratio(times[slow], times[fast]) for slow, fast in compared}
     return [row | {"difference": difference}]
-
-
-def integrated(model: Any, task: Any, batch: ri.Batch, trial: ri.Circuit, steps: int) -> float:
-    """The mean slope of the loss on the line from a hypothesis's patterns to the model's own."""
-    (head,) = trial.mechanisms
-    name = f"blocks.{head.layer}.attn.hook_pattern"
-    with torch.no_grad(), ri.ablated(model, trial, batch):
-        _, cache = model.run_with_cache(batch.inputs, names_filter=name)
-
-    def slope(at: float) -> float:
-        share = torch.tensor(at, requires_grad=True)
-
-        def between(own: Tensor, hook: Any) -> Tensor:
-            return own.lerp(cache[name], share)  # the layer's other heads are as they were
-
-        outputs = model.run_with_hooks(batch.inputs, fwd_hooks=[(name, between)])
-        return float(torch.autograd.grad(task.loss(outputs, batch), share)[0])
-
-    return statistics.fmean(slope((step + 0.5) / steps) for step in range(steps))
 
 
 def estimates(name: str, options: argparse.Namespace) -> Rows:
@@ -148,27 +99,25 @@ def estimates(name: str, options: argparse.Namespace) -> Rows:
     def largest(effects: list[float]) -> set[int]:
         return set(sorted(range(len(exact)), key=effects.__getitem__)[-10:])
 
-    def row(what: str, estimate: Callable[[], list[float]]) -> dict[str, Any]:
-        took, effects = timed(estimate)
-        found = {"model": name, "hypotheses": len(trials), "estimate": what, "seconds": took}
-        found["rank correlation"] = rank_correlation(effects, exact)
-        return found | {"of the largest ten": len(largest(exact) & largest(effects))}
+    def row(estimate: str, seconds: float, effects: list[float]) -> dict[str, Any]:
+        shared = len(largest(exact) & largest(effects))
+        return {
+            "model": name,
+            "hypotheses": len(trials),
+            "estimate": estimate,
+            "seconds": seconds,
+            "rank correlation": rank_correlation(effects, exact),
+            "of the largest ten": shared,
+        }
 
-    def from_one_pass(draws: int) -> list[float]:
+    def estimated(draws: int) -> list[float]:
         attribution = ri.attribute(model, task, batch, draws=draws)
         return [attribution.estimate(trial).effect for trial in trials]
 
-    def by_steps(steps: int) -> list[float]:
-        few = batch[: options.few]
-        return [integrated(model, task, few, trial, steps) for trial in trials]
-
     curved = ri.attribute(model, task, batch[:1], draws=1).parts[0].of_outputs
-    return [
-        {**row("exact", lambda: exact), "seconds": took},
-        row("first order", partial(from_one_pass, 0)),
-        *(row(f"curvature, {n}", partial(from_one_pass, n)) for n in (1, 4, 16) if curved),
-        *(row(f"integrated, {n}", partial(by_steps, n)) for n in (5, 16)),
-    ]
+    kinds = {"first order": 0, **{f"curvature, {n}": n for n in (1, 4, 16) if curved}}
+    rows = (row(kind, *timed(partial(estimated, draws))) for kind, draws in kinds.items())
+    return [row("exact", took, exact), *rows]
 
 
 @benchmark(
@@ -177,13 +126,8 @@ def estimates(name: str, options: argparse.Namespace) -> Rows:
     rounds=3,
     sample=24,  # hypotheses run naively per round
     estimates=False,
-    few=16,
-    quick={"models": ["equations"], "examples": 8, "rounds": 1, "sample": 2, "few": 2},
+    quick={"models": ["equations"], "examples": 8, "rounds": 1, "sample": 2},
 )
 def main(options: argparse.Namespace) -> Rows:
     one = estimates if options.estimates else compare
     return [row for name in options.models for row in one(name, options)]
-
-
-if __name__ == "__main__":
-    main()

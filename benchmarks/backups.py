@@ -1,21 +1,18 @@
 """How well do measures rank the heads that back up others? (docs/answers.md)
 
-    python benchmarks/backups.py [--models built k-hop-7 smollm2] [--json FILE]
+    python benchmarks/backups.py [--models built k-hop-7] [--json FILE]
 
 A head is removed by zero ablation. It is a backup, and so are those that it stands in for, if
 all heads of a set of two to four can be spared but for one of them, and all together cost at least
 twice what they cost in sum (on examples other than those that decide). `built` models have two or
-three copies of a head. SmolLM2 has too many sets: there a head is a backup if it costs more, by two
-standard errors and 1% of what was learned, once the first heads, those of `ri.why`, are gone.
-All heads are ranked by
+three copies of a head. All heads are ranked by
 
 - `alone`: what removing the head costs; `estimated`: the same by gradients (`ri.attribute`);
-- `one gone`: how much more it costs once another head is gone: the most, with the three that cost
-  most alone in SmolLM2, and with any in the others;
-- `all gone`: how much more once all first heads are gone, which in other models than SmolLM2 are
-  those that cost something alone (the growth of arXiv 2607.01940); `all gone, estimated`: the same
+- `one gone`: how much more it costs, at most, once another head is gone;
+- `all gone`: how much more once all heads are gone that cost something alone (the growth of arXiv
+  2607.01940), by two standard errors and 1% of what was learned; `all gone, estimated`: the same
   by gradients;
-- `sets`: whether it is in one of the sets of which any one suffices (`ri.needed_paths`, `ri.why`).
+- `sets`: whether it is in one of the sets of which any one suffices (`ri.needed_paths`).
 
 Numbers are areas under the ROC curve; 0.5 is chance.
 """
@@ -24,23 +21,20 @@ import argparse
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import pandas as pd
 from measure import Rows, benchmark, load_model
-from recovery import DIM, TOLERANCE
+from recovery import DIM, TOLERANCE, with_copies
 from torch import Tensor
 
 import retrieval_interp as ri
 from examples.gpt2_names import roc_auc
-from examples.reach_the_bound import TOKEN, compile_circuit, split
 from retrieval_interp.circuits import Circuit, Head, Scorer
-from retrieval_interp.circuits.flow import causal_depth
 from retrieval_interp.circuits.hooks import heads_of
 from retrieval_interp.circuits.losses import standard_error
 from retrieval_interp.circuits.mechanisms import OneHot
-from retrieval_interp.circuits.tolerance import uninformed_loss
-from tests.random_heads import random_heads
+from retrieval_interp.circuits.tolerance import tolerance_of, uninformed_loss
 
 LARGEST, COUNTS = 4, 0.01
 Heads = frozenset[Head]
@@ -51,20 +45,24 @@ class Removals:
     """Losses of a model without some heads, on some examples."""
 
     def __init__(self, model: Any, task: ri.Task, batch: ri.Batch):
+        self.model, self.task, self.batch = model, task, batch
         self.scorer = Scorer(model, task, batch)
         self.losses: Callable[[Heads], Tensor] = cache(self._losses)
-        blind = uninformed_loss(model, task, batch, self.scorer.losses_by_example)
-        self.learned = blind.loss - float(self.losses(NONE).mean())
+        self.intact = float(self.losses(NONE).mean())
+        self.blind = uninformed_loss(model, task, batch, self.scorer.losses_by_example).loss
 
     def _losses(self, heads: Heads) -> Tensor:
-        return self.scorer.losses_by_example(without(heads, self.scorer.task))
+        return self.scorer.losses_by_example(self.without(heads))
+
+    def without(self, heads: Iterable[Head]) -> Circuit:
+        return Circuit(dict.fromkeys(heads, OneHot()), len(self.task.role_names))
 
     def cost(self, heads: Heads) -> float:
         return float((self.losses(heads) - self.losses(NONE)).mean())
 
     def rises(self, heads: Iterable[Head], gone: Heads = NONE) -> dict[Head, Tensor]:
         """What removing each one more head costs, by example."""
-        self.scorer.rebase(without(gone, self.scorer.task))
+        self.scorer.rebase(self.without(gone))
         return {head: self.losses(gone | {head}) - self.losses(gone - {head}) for head in heads}
 
     def growths(self, heads: Iterable[Head], gone: Heads) -> dict[Head, Tensor]:
@@ -73,53 +71,40 @@ class Removals:
         return {head: then[head] - alone[head] for head in heads}
 
 
-def clearly(more: Tensor, learned: float) -> bool:
-    return bool(more.mean() > max(COUNTS * learned, 2 * standard_error(more)))
-
-
-def without(heads: Iterable[Head], task: ri.Task) -> Circuit:
-    return Circuit(dict.fromkeys(heads, OneHot()), len(task.role_names))
-
-
-class Case(NamedTuple):
-    """A model, the heads to rank, which of them are backups, and which were found first."""
-
-    model: Any
-    task: ri.Task
-    batch: ri.Batch  # which decides
-    heads: Heads
-    backups: Heads
-    first: Heads = NONE
-    tolerance: float | None = None
-    sets: Sequence[Sequence[ri.HeadPath]] | None = None  # of which any one suffices
-
-
-def measures(case: Case, heads: Sequence[Head]) -> dict[str, list[float]]:
-    """The numbers by which heads are ranked."""
-    model, task, batch = case.model, case.task, case.batch
-    removals = Removals(model, task, batch)
-    alone = {head: float(rise.mean()) for head, rise in removals.rises(heads).items()}
-    costly = Heads(h for h in heads if clearly(removals.rises([h])[h], removals.learned))
-    first, others = case.first or costly, heads
-    if case.first:
-        others = sorted(case.first, key=lambda head: -alone[head])[:3]
+def areas(removals: Removals, backups: Heads, tolerance: float | None = None) -> dict[str, Any]:
+    """A row: how well each measure ranks the heads of a model."""
+    model, task, batch = removals.model, removals.task, removals.batch
+    heads = heads_of(model)
+    row: dict[str, Any] = {"heads": len(heads), "backups": len(backups)}
+    if not 0 < len(backups) < len(heads):
+        return row
+    alone = removals.rises(heads)
+    least = COUNTS * (removals.blind - removals.intact)
+    costly = Heads(h for h in heads if alone[h].mean() > max(least, 2 * standard_error(alone[h])))
+    by_pair = {other: removals.growths(heads, Heads({other})) for other in heads}
     intact = ri.attribute(model, task, batch)
-    then = ri.attribute(model, task, batch, without(first, task))
+    then = ri.attribute(model, task, batch, removals.without(costly))
     estimated = {head: intact.change(head, OneHot()).effect for head in heads}
-    grown = {head: float(g.mean()) for head, g in removals.growths(heads, first).items()}
-    pairs = [(other, removals.growths(heads, Heads({other}))) for other in others]
-    sets = case.sets
-    if sets is None:
-        sets = ri.needed_paths(model, task, case.tolerance, len(batch))
+    sets = ri.needed_paths(model, task, tolerance, len(batch))
     backing = {path.head for paths in sets if len(paths) > 1 for path in paths}
-    return {
-        "alone": list(alone.values()),
-        "estimated": list(estimated.values()),
-        "one gone": [max(float(g[h].mean()) for o, g in pairs if o != h) for h in heads],
-        "all gone": list(grown.values()),
-        "all gone, estimated": [then.change(h, OneHot()).effect - estimated[h] for h in heads],
-        "sets": [float(head in backing) for head in heads],
+    measures = {
+        "alone": means(alone),
+        "estimated": estimated,
+        "one gone": {
+            head: max(means(growth)[head] for other, growth in by_pair.items() if other != head)
+            for head in heads
+        },
+        "all gone": means(removals.growths(heads, costly)),
+        "all gone, estimated": {
+            head: then.change(head, OneHot()).effect - estimated[head] for head in heads
+        },
+        "sets": {head: float(head in backing) for head in heads},
     }
+    return row | {name: roc_auc(scores, backups) for name, scores in measures.items()}
+
+
+def means(losses: dict[Head, Tensor]) -> dict[Head, float]:
+    return {head: float(of_examples.mean()) for head, of_examples in losses.items()}
 
 
 def spared_but_one(removals: Removals, heads: Sequence[Head], limit: float) -> Heads:
@@ -142,58 +127,25 @@ def spared_but_one(removals: Removals, heads: Sequence[Head], limit: float) -> H
     return NONE.union(*(chosen for chosen in standing_in if len(chosen) > 1))
 
 
-def built(index: int, examples: int) -> Case:
+def built(index: int, examples: int) -> dict[str, Any]:
     """A model with two or three copies of its first head, and distractors."""
     task = ri.RetrievalTask(steps=1 + index % 6, dim=DIM, tokens="unit")
-    layers, copies = causal_depth(task.steps) + index % 3, 2 + index % 2
-    seeds = itertools.count(1000 * index)
-    draws = (random_heads(task, layers, seed, n_heads=3) for seed in seeds)
-    usable = (
-        r for r in draws if r[0].query == TOKEN and r[0].head == 0 and r[1].layer > r[0].layer
-    )
-    head, *others = next(usable)
-    rules = [*split(head, range(1, copies)), *others]
-    made = compile_circuit(rules, task, n_layers=layers, n_heads=3)
-    heads = Heads(Head(layer, number) for layer in range(layers) for number in range(3))
-    copied = Heads(Head(head.layer, number) for number in range(copies))
+    copies = 2 + index % 2
+    first, made = with_copies(index, task, copies, n_heads=3, extras=True)
+    copied = Heads(Head(first.layer, number) for number in range(copies))
     batch = task.sample(examples, index, split="validation")
-    return Case(made.model, task, batch, heads, copied, tolerance=TOLERANCE)
+    return areas(Removals(made.model, task, batch), copied, TOLERANCE)
 
 
-def trained(name: str, examples: int) -> Case:
+def trained(name: str, examples: int) -> dict[str, Any]:
     """A model of few heads, of which all sets of up to four are removed."""
     model, task = load_model(name, "cpu")
-    batch, others = (task.sample(examples, split=split) for split in ("validation", "test"))
-    heads, intact = heads_of(model), Circuit({}, len(task.role_names))
-    limit = ri.score_circuit(model, task, intact, others, controls=0).tolerance
-    backups = spared_but_one(Removals(model, task, others), heads, limit)
-    return Case(model, task, batch, Heads(heads), backups)
-
-
-def names(examples: int) -> Case:
-    """Indirect objects in SmolLM2, and its heads from the layer of the first one on."""
-    model = ri.smollm2()
-    task = ri.IndirectObjectTask(model.tokenizer)
-    found = ri.why(
-        model, task, upto="heads", examples=examples, controls=0, progress=ri.progress_bar
+    decide, confirm = (
+        Removals(model, task, task.sample(examples, split=split))
+        for split in ("validation", "test")
     )
-    first = Heads(unit.head for unit in found.levels[-1].units)
-    heads = [head for head in heads_of(model) if head.layer >= min(first).layer]
-    batch, others = (task.sample(examples, split=split) for split in ("validation", "test"))
-    removals = Removals(model, task, others)
-    grown = removals.growths(ri.progress_bar(heads, "removing heads"), first)
-    backups = Heads(head for head, growth in grown.items() if clearly(growth, removals.learned))
-    return Case(model, task, batch, Heads(heads), backups, first, sets=found.needed)
-
-
-def areas(case: Case) -> dict[str, Any]:
-    """A row: how well each measure ranks the heads."""
-    heads = sorted(case.heads)
-    row: dict[str, Any] = {"heads": len(heads), "backups": len(case.backups)}
-    if 0 < len(case.backups) < len(heads):
-        for name, scores in measures(case, heads).items():
-            row[name] = roc_auc(dict(zip(heads, scores)), case.backups)
-    return row
+    limit = tolerance_of(task, confirm.intact, confirm.blind)
+    return areas(decide, spared_but_one(confirm, heads_of(model), limit))
 
 
 def shown(rows: Rows) -> Rows:
@@ -205,10 +157,9 @@ def shown(rows: Rows) -> Rows:
 
 
 @benchmark(
-    models=["built", "transformer-a", "transformer-b", "transformer-c", "k-hop-7", "smollm2"],
+    models=["built", "transformer-a", "transformer-b", "transformer-c", "k-hop-7"],
     examples=128,
     built=24,
-    prompts=16,
     quick={"models": ["built"], "examples": 32, "built": 2},
     shown=shown,
 )
@@ -216,12 +167,6 @@ def main(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     for name in options.models:
         if name == "built":
             for index in ri.progress_bar(range(options.built), "models"):
-                yield {"model": name, **areas(built(index, options.examples))}
-        elif name == "smollm2":
-            yield {"model": name, **areas(names(options.prompts))}
+                yield {"model": name, **built(index, options.examples)}
         else:
-            yield {"model": name, **areas(trained(name, options.examples))}
-
-
-if __name__ == "__main__":
-    main()
+            yield {"model": name, **trained(name, options.examples)}

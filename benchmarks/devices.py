@@ -10,12 +10,11 @@ memory. `llama` has random weights and SmolLM2's sizes.
 
 import argparse
 import re
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import fields, is_dataclass, replace
 from functools import cache, lru_cache, partial
-from itertools import pairwise, zip_longest
+from itertools import pairwise, product, zip_longest
 from tempfile import mkdtemp
 from typing import Any, NamedTuple
 
@@ -182,7 +181,7 @@ def steps(on: On, compile: bool = False) -> Any:
     return twenty
 
 
-ALL = ["small", "k-hop-7", "transformer-a", "llama", "transformer-d"]
+ALL = ["small", "k-hop-7", "transformer-a", "llama"]
 CALLS: dict[str, tuple[list[str], Callable[[On], Any]]] = {
     "tasks": (ALL, tasks),
     "ablated": (ALL, ablated),
@@ -192,7 +191,7 @@ CALLS: dict[str, tuple[list[str], Callable[[On], Any]]] = {
     "workbench": (ALL, workbench),
     "scan": (ALL, scan),
     "why": (ALL, why),
-    "discover": ([*ALL[:3], ALL[4]], discover),
+    "discover": (ALL[:3], discover),
     "ablations": (ALL[:3], lambda on: ri.ablations(on.model, on.task, on.batch)),
     "needed_paths": (ALL[:2], lambda on: ri.needed_paths(on.model, on.task, None, len(on.batch))),
     "alternatives": (ALL[:1], alternatives),
@@ -256,25 +255,17 @@ def measured(call: str, name: str, device: str, options: argparse.Namespace) -> 
 
 
 @benchmark(
-    devices=["cpu", "cuda"], models=ALL, only=[*CALLS], skip_cpu=[""], examples=128, seconds=60.0,
+    devices=["cpu", "cuda"], models=ALL, only=[*CALLS], examples=128, seconds=60.0,
     quick={"examples": 4, "models": ["small", "llama"], "seconds": 2.0},
 )  # fmt: skip
 def main(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    for name in options.models:
-        for call in [call for call in options.only if name in CALLS[call][0]]:
-            skipped = ["cpu"] if name in options.skip_cpu else []
-            devices = [device for device in options.devices if device not in skipped]
-            found = [measured(call, name, device, options) for device in devices]
-            row: dict[str, Any] = {"model": name, "call": call}
-            row |= {f"{device}, s": None for device in options.devices}
-            row |= {f"{device}, s": of.get("seconds") for device, of in zip(devices, found)}
-            whole = [of["result"] for of in found if not of["error"]]
-            apart, words = difference(*whole) if len(whole) == 2 else (None, "")
-            row |= {"difference": apart, "MB": found[-1].get("MB")}
-            row["other"] = "; ".join(filter(None, [*(of["error"] for of in found), words]))
-            print(row, file=sys.stderr, flush=True)
-            yield row
-
-
-if __name__ == "__main__":
-    main()
+    for name, call in product(options.models, options.only):
+        if name not in CALLS[call][0]:
+            continue
+        found = [measured(call, name, device, options) for device in options.devices]
+        row: dict[str, Any] = {"model": name, "call": call}
+        row |= {f"{device}, s": of.get("seconds") for device, of in zip(options.devices, found)}
+        whole = [of["result"] for of in found if not of["error"]]
+        apart, words = difference(*whole) if len(whole) == 2 else (None, "")
+        row |= {"difference": apart, "MB": found[-1].get("MB")}
+        yield {**row, "other": "; ".join(filter(None, [*(of["error"] for of in found), words]))}

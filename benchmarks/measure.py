@@ -28,7 +28,7 @@ def benchmark(
 ) -> Callable[[Callable[[argparse.Namespace], Iterable[Any]]], Callable[..., None]]:
     """Make the `main` of a script from a function from its options to rows.
 
-    The JSON file is written after every row.
+    If the script is run, so is its `main`. The JSON file is written after every row.
 
     Args:
         quick: what takes the place of options with --quick.
@@ -50,6 +50,8 @@ def benchmark(
             cells = [[_cell(value) for value in row.values()] for row in printed]
             print("\n".join(text_table(list(printed[0]), cells, right=numbers)))
 
+        if rows.__module__ == "__main__":
+            main()
         return main
 
     return decorate

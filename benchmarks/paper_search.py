@@ -17,12 +17,12 @@ bring.
 """
 
 import argparse
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from measure import Rows, benchmark, load_model
+from measure import benchmark, load_model
 
 import retrieval_interp as ri
 from retrieval_interp.circuits import Scorer
@@ -99,7 +99,7 @@ def row(model: Any, task: ri.Task, circuit: ri.Circuit, batch: ri.Batch) -> dict
     quick={"models": ["small"], "examples": 16, "tested": 16},
     shown=lambda rows: [dict(list(row.items())[:-2]) for row in rows],
 )
-def main(options: argparse.Namespace) -> Rows:
+def main(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     for name in options.models:
         model, task = load_model(name, "cpu")
         batch = task.sample(options.examples, split="discovery")
@@ -112,7 +112,3 @@ def main(options: argparse.Namespace) -> Rows:
                 file = Path(options.save) / f"{name}.{reading}.circuit.json"
                 write_whole(file, circuit.to_json(record))
             yield {"model": name, "reading": reading, **row(model, task, circuit, test)}
-
-
-if __name__ == "__main__":
-    main()

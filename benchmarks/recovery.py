@@ -17,7 +17,7 @@ from typing import Any
 from measure import Rows, benchmark, timed
 
 import retrieval_interp as ri
-from examples.reach_the_bound import TOKEN, compile_circuit, split
+from examples.reach_the_bound import TOKEN, Compiled, MatchingHead, compile_circuit, split
 from retrieval_interp.circuits import Scorer
 from retrieval_interp.circuits.flow import causal_depth, delivered
 from tests.random_heads import random_heads
@@ -52,14 +52,23 @@ def found_in(index: int, task: ri.RetrievalTask, examples: int) -> dict[str, Any
     }
 
 
+def with_copies(
+    index: int, task: ri.RetrievalTask, copies: int, n_heads: int = 1, extras: bool = False
+) -> tuple[MatchingHead, Compiled]:
+    """A model whose first head, which joins no pairs, has copies; and that head."""
+    n_layers, seeds = causal_depth(task.steps) + index % 3, itertools.count(1000 * index)
+    draws = (random_heads(task, n_layers, seed, n_heads, extras) for seed in seeds)
+    first, *others = next(
+        r for r in draws if r[0].query == TOKEN and r[0].head == 0 and r[1].layer > r[0].layer
+    )
+    rules = [*split(first, range(1, copies)), *others]
+    return first, compile_circuit(rules, task, n_layers, max(n_heads, copies))
+
+
 def copies_found_in(index: int, task: ri.RetrievalTask, examples: int) -> dict[str, Any]:
     """Build a model with copies of a head, and compare what it is found to need."""
-    n_layers, copies = causal_depth(task.steps) + index % 3, 2 + index // MAX_STEPS % 2
-    seeds = itertools.count(1000 * index)
-    draws = (random_heads(task, n_layers, seed, extras=False) for seed in seeds)
-    first, *others = next(rules for rules in draws if rules[0].query == TOKEN)  # joins no pairs
-    rules = [*split(first, range(1, copies)), *others]
-    built = compile_circuit(rules, task, n_layers=n_layers)
+    copies = 2 + index // MAX_STEPS % 2
+    first, built = with_copies(index, task, copies)
     copied = {path for path in built.enabling if path.head.layer == first.layer}
     sets = {
         tuple(ri.HeadPath(ri.Head(first.layer, head), path) for head in range(copies))
@@ -69,11 +78,8 @@ def copies_found_in(index: int, task: ri.RetrievalTask, examples: int) -> dict[s
     how = {"examples": examples, "seed": index}
     seconds, needed = timed(lambda: ri.needed_paths(built.model, task, TOLERANCE, **how))
     several = {paths for paths in needed if len(paths) > 1}
-    return {
-        "seconds": seconds,
-        "sets": counts(several, sets),
-        "single": counts(set(needed) - several, single),
-    }
+    counted = {"sets": counts(several, sets), "single": counts(set(needed) - several, single)}
+    return {"seconds": seconds, **counted}
 
 
 def counts(found: set[Any], true: set[Any]) -> list[int]:
@@ -114,7 +120,3 @@ def main(options: argparse.Namespace) -> Rows:
         task = ri.RetrievalTask(steps=1 + index % MAX_STEPS, dim=DIM, tokens="unit")
         made.append({"steps": task.steps, **one(index, task, options.examples)})
     return made
-
-
-if __name__ == "__main__":
-    main()

@@ -78,7 +78,3 @@ def main(options: argparse.Namespace) -> Rows:
                 row["test"] = sum(Scorer(model, task, part).loss(circuit) / 4 for part in parts)
                 rows.append({**row, "bar": search.limit, "seconds": seconds})
     return rows
-
-
-if __name__ == "__main__":
-    main()

@@ -102,7 +102,3 @@ def main(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     keep_freed_memory()
     for name in ri.progress_bar(options.presets, "presets"):
         yield compare(name, options)
-
-
-if __name__ == "__main__":
-    main()

@@ -57,7 +57,3 @@ def row(name: str, examples: int, device: torch.device) -> dict[str, Any]:
 @benchmark(models=["small", "k-hop"], examples=512, quick={"examples": 16})
 def main(options: argparse.Namespace) -> Rows:
     return [row(name, options.examples, options.device) for name in options.models]
-
-
-if __name__ == "__main__":
-    main()

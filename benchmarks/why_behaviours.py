@@ -98,7 +98,3 @@ def main(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     make = {"smollm2": ri.smollm2, "gemma3": ri.gemma3}[options.model]
     model = make(device=str(options.device))
     return (row(*of, options, model) for of in product(options.behaviours, options.seeds))
-
-
-if __name__ == "__main__":
-    main()

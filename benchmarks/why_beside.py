@@ -3,11 +3,11 @@
     python benchmarks/why_beside.py [--behaviours names capital] [--examples 12]
 
 Heads keep what they write, all others write what they do on the counterfactual prompt. They are
-ranked by `slopes` of what they write, as in `ri.why` before it takes any away; by EAP-IG's score of
-nodes; or at random. Edges between embedding, heads, MLPs and output keep what they bring in the run
-at hand, all others bring what they bring on the counterfactual prompt; they are ranked by EAP (edge
-attribution patching, Syed et al., arXiv 2310.10348, with gradients of the prompt) or EAP-IG (a mean
-over 5 steps from the embeddings of the counterfactual to it, Hanna et al., arXiv 2403.17806).
+ranked by `slopes` of what they write, as in `ri.why` before it takes any away. Edges between
+embedding, heads, MLPs and output keep what they bring in the run at hand, all others bring what
+they bring on the counterfactual prompt; they are ranked by EAP (edge attribution patching, Syed et
+al., arXiv 2310.10348, with gradients of the prompt) or EAP-IG (a mean over 5 steps from the
+embeddings of the counterfactual to it, Hanna et al., arXiv 2403.17806).
 
 `kept` is the shortest beginning of the ranking that recovers 90% of the logit difference on
 examples that decide, `others` what that recovers on other examples. There, too, the two numbers of
@@ -16,7 +16,7 @@ units kept, CMD the area between that and 1.
 """
 
 import argparse
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any
 
@@ -35,67 +35,19 @@ KEEP, STEPS, WITHIN = 0.9, 5, 1 / 64
 Hooks = list[tuple[str, Callable[..., Any]]]
 
 
-class Asked:
-    """Some examples, their counterfactual prompts, and the metric of both."""
-
-    def __init__(self, model: Any, task: MetricTask, batch: Any, other: Any):
-        self.model, self.task, self.batch, self.other = model, task, batch, other
-        self.recovery = Recovery(model, task, ri.with_counterfactual(model, batch, other))
-
-    def each(self, batch: Any, hooks: Hooks | None = None) -> Tensor:
-        with self.model.hooks(fwd_hooks=hooks or []):
-            return self.task.metric(run_model(self.model, batch), self.batch)
-
-    @torch.no_grad()
-    def share(self, hooks: Hooks) -> float:
-        """What is recovered with some hooks."""
-        return self.recovery.share(self.each(self.batch, hooks)).share
-
-    @torch.no_grad()
-    def noted(self, batch: Any, names: list[str]) -> list[Tensor]:
-        """What passes these hook points."""
-        found: list[Tensor] = []
-        self.each(batch, [(name, lambda x, hook: found.append(x)) for name in names])
-        return found
-
-    def slopes(self, before: Hooks, names: list[str]) -> list[Tensor]:
-        """The gradient of the metric by what passes these hook points, after other hooks."""
-        leaves: list[Tensor] = []
-
-        def add_leaf(x: Tensor, hook: Any) -> Tensor:
-            leaves.append(torch.zeros_like(x, requires_grad=True))
-            return x + leaves[-1]
-
-        hooks = [*before, *((name, add_leaf) for name in names)]
-        return list(torch.autograd.grad(self.each(self.batch, hooks).mean(), leaves))
-
-
-class Heads(Asked):
+class Heads:
     """Heads that keep what they write."""
 
-    def __init__(self, way: str, *args: Any):
-        super().__init__(*args)
-        self.way, self.passes = way, {"slopes": len(ALPHAS), "EAP-IG": STEPS, "random": 0}[way]
+    passes = len(ALPHAS)
+
+    def __init__(self, model: Any, task: MetricTask, batch: Any, other: Any):
+        self.model, self.task = model, task
+        self.recovery = Recovery(model, task, ri.with_counterfactual(model, batch, other))
 
     def estimates(self) -> list[Tensor]:
         """What each head brings, by layer."""
-        cfg = self.model.cfg
-        if self.way == "random":
-            draw = torch.Generator().manual_seed(0)
-            return [torch.rand(cfg.n_heads, generator=draw) for _ in range(cfg.n_layers)]
-        if self.way == "slopes":
-            batch = self.recovery.batch
-            return [*estimate_units(self.model, self.task, batch).heads.sum(0).mean(0)]
-        names = [f"blocks.{layer}.attn.hook_z" for layer in range(cfg.n_layers)]
-        here, there = (self.noted(of, names) for of in (self.batch, self.other))
-        ends = [self.noted(of, ["hook_embed"])[0] for of in (self.other, self.batch)]
-        brought = torch.zeros(cfg.n_layers, cfg.n_heads)
-        for step in range(1, STEPS + 1):
-            start = torch.lerp(*ends, step / STEPS)
-            slopes = self.slopes([("hook_embed", lambda x, hook, start=start: start)], names)
-            for brings, z, patched, slope in zip(brought, here, there, slopes):
-                brings += ((z - patched) * slope).sum((0, 1, 3)).cpu() / STEPS
-        return [*brought]
+        batch = self.recovery.batch
+        return [*estimate_units(self.model, self.task, batch).heads.sum(0).mean(0)]
 
     def kept(self, heads: list[Tensor]) -> float:
         """What is recovered by keeping the marked ones, by layer."""
@@ -103,43 +55,62 @@ class Heads(Asked):
         return self.recovery.kept([Unit(ri.Head(*place)) for place in places]).share
 
 
-class Edges(Asked):
+class Edges:
     """Edges from what a node brings to what another one reads.
 
     Nodes that bring are the embedding, then each layer's heads and its MLP; those that read are
     each layer's queries, keys and values by head, its MLP, and the output.
     """
 
-    def __init__(self, steps: int, *args: Any):
-        super().__init__(*args)
+    def __init__(self, steps: int, model: Any, task: MetricTask, batch: Any, other: Any):
+        self.model, self.task, self.batch = model, task, batch
+        self.recovery = Recovery(model, task, ri.with_counterfactual(model, batch, other))
         self.passes, before = steps, 1  # nodes
         self.sources = {"hook_embed": 0}
         self.readers: dict[str, int] = {}  # with how many nodes come before
-        for layer in range(self.model.cfg.n_layers):
+        for layer in range(model.cfg.n_layers):
             block = f"blocks.{layer}"
             self.readers |= {f"{block}.attn.hook_{name}_input": before for name in "qkv"}
             self.sources[f"{block}.attn.hook_result"] = before
-            before += self.model.cfg.n_heads
+            before += model.cfg.n_heads
             self.readers[f"{block}.hook_mlp_in"] = self.sources[f"{block}.hook_mlp_out"] = before
             before += 1
         self.readers["ln_final.hook_in"] = before
-        self.there, self.here = map(self._brought, (self.other, self.batch))
-        self.read = self.noted(self.other, list(self.readers))
+        self.there, self.here = (
+            torch.cat([_nodes(x) for x in self.noted(of, self.sources)]) for of in (other, batch)
+        )  # what every node brings, [node batch pos d_model]
+        self.read = self.noted(other, self.readers)
 
-    def _brought(self, batch: Any) -> Tensor:
-        """What every node brings, [node batch pos d_model]."""
-        return torch.cat([_nodes(x) for x in self.noted(batch, list(self.sources))])
+    def metric(self, batch: Any, hooks: Hooks) -> Tensor:
+        with self.model.hooks(fwd_hooks=hooks):
+            return self.task.metric(run_model(self.model, batch), self.batch)
+
+    @torch.no_grad()
+    def noted(self, batch: Any, names: Iterable[str]) -> list[Tensor]:
+        """What passes these hook points."""
+        passed: list[Tensor] = []
+        self.metric(batch, [(name, lambda x, hook: passed.append(x)) for name in names])
+        return passed
 
     def estimates(self) -> list[Tensor]:
         """What each edge brings, [head node] of every reader."""
+        leaves: list[Tensor] = []
+
+        def add_leaf(x: Tensor, hook: Any) -> Tensor:
+            leaves.append(torch.zeros_like(x, requires_grad=True))
+            return x + leaves[-1]
+
         change, sums = (self.here - self.there).flatten(1), [torch.zeros(()) for _ in self.readers]
         for step in range(1, self.passes + 1):
             start = torch.lerp(self.there[0], self.here[0], step / self.passes)
-            put: Hooks = [("hook_embed", lambda x, hook, start=start: start)]
-            sums = [a + b for a, b in zip(sums, self.slopes(put, list(self.readers)))]
+            hooks: Hooks = [("hook_embed", lambda x, hook, start=start: start)]
+            leaves.clear()
+            metric = self.metric(self.batch, [*hooks, *((name, add_leaf) for name in self.readers)])
+            sums = [a + b for a, b in zip(sums, torch.autograd.grad(metric.mean(), leaves))]
         means = [_nodes(slope / self.passes).flatten(1) for slope in sums]
         return [mean @ change[:n].T for mean, n in zip(means, self.readers.values())]
 
+    @torch.no_grad()
     def kept(self, edges: list[Tensor]) -> float:
         """What is recovered by keeping the marked ones, [head node] of every reader."""
         change = torch.zeros_like(self.there)
@@ -156,7 +127,7 @@ class Edges(Asked):
         hooks: Hooks = [(name, partial(note, first)) for name, first in self.sources.items()]
         for (name, before), read, mask in zip(self.readers.items(), self.read, edges):
             hooks.append((name, partial(put, before, read, mask)))
-        return self.share(hooks)
+        return self.recovery.share(self.metric(self.batch, hooks)).share
 
 
 def _nodes(x: Tensor) -> Tensor:
@@ -204,9 +175,7 @@ def of_behaviour(name: str, options: argparse.Namespace, model: Any) -> Iterator
 
 
 WAYS: dict[str, Callable[..., Any]] = {
-    "slopes": partial(Heads, "slopes"),
-    "EAP-IG": partial(Heads, "EAP-IG"),
-    "random": partial(Heads, "random"),
+    "slopes": Heads,
     "EAP, edges": partial(Edges, 1),
     "EAP-IG, edges": partial(Edges, STEPS),
 }
@@ -216,7 +185,3 @@ WAYS: dict[str, Callable[..., Any]] = {
 def main(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     model = ri.smollm2(device=str(options.device))
     return (row for name in options.behaviours for row in of_behaviour(name, options, model))
-
-
-if __name__ == "__main__":
-    main()

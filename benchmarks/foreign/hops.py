@@ -6,7 +6,6 @@ PATH is the checked-out chsanford/hop-induction-heads. The models have 2 to 5 la
 answer 0 to 16 hops; each is asked 1, 2, 4, ... up to 2^(layers - 2), as its paper says it learns.
 """
 
-from copy import copy
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -56,22 +55,14 @@ class Hops(Foreign):
         return [self.hops, *(17 + letter for letter in letters)], targets, roles
 
     def more(self, model: Any, circuit: Circuit) -> dict[str, Any]:
-        """How often it is wrong, at all places with an answer, and heads that attend hops ahead.
+        """How many heads give a place some hops ahead half of their mean attention or more.
 
-        These give a place some hops ahead half of their mean attention or more; they are idle if
-        they do nothing of the kind in the circuit.
+        They are idle if they do nothing of the kind in the circuit.
         """
-        found: dict[str, Any] = {}
-        for hops in (1, 2, 4, 8, 16):
-            asks = copy(self)
-            asks.hops, asks.asked = hops, range(1, 99)
-            batch = asks.sample(100, split="test")
-            right = model(batch.tokens)[:, 1:].argmax(2) == batch.targets
-            found[f"wrong at {hops}"] = 1 - float(right[batch.targets < 21].float().mean())
         means = ri.mean_attention(model, self.sample(512, split="test"))[:, :, :-1, :-1]
         heads = {Head(*at[:2]) for at in (means.triu(1) >= 0.5).nonzero().tolist()}
         idle = [head for head in heads if not self.ahead(circuit[head])]
-        return {**found, "attend ahead": len(heads), "of these idle": len(idle)}
+        return {"attend ahead": len(heads), "of these idle": len(idle)}
 
     def ahead(self, mechanism: Mechanism) -> bool:
         """Whether a head may attend some hops ahead: by a path, by a rule, or as it does."""

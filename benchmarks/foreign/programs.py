@@ -7,7 +7,8 @@ categories alone are read as they are printed. A head attends to the nearest pos
 what its predicate wants (to the first if there is none, to itself only if there is no other, as in
 their model), and hands on a value of that position; an MLP is a table of two values.
 A program becomes a transformer whose residual has a place for every value of every variable.
-Answers, and what a cut does to them, are computed by looking up the tables, without a transformer.
+`own last` is the share of answers that the printed code gives, too, if it also puts a head's own
+position last; `as printed`, as it is.
 """
 
 import ast
@@ -26,11 +27,13 @@ from torch import Tensor
 
 import retrieval_interp as ri
 from retrieval_interp.circuits import Circuit, Head, HeadPath, RolePath
+from retrieval_interp.circuits.hooks import heads_of
 from retrieval_interp.circuits.losses import standard_error
 from tests.models import stock_transformer
 
 FOLDER = "programs/rasp_categorical_only"
 STEP = 40.0  # by which the score of a farther position is lower
+OWN_LAST = ("len(matches) if j == i", "len(keys) if j == i")  # as in the models that were trained
 
 
 class Lookup(NamedTuple):
@@ -46,8 +49,14 @@ class Lookup(NamedTuple):
     reads: tuple[str, ...]
     table: Tensor
 
+    @property
+    def default(self) -> int:
+        """The value of an MLP for what its table does not know."""
+        return int(self.table.flatten()[-1])
 
-Attended = dict[Head, Tensor]
+    def exceptions(self) -> list[list[int]]:
+        """What an MLP reads where its value is another one."""
+        return (self.table != self.default).nonzero().tolist()
 
 
 class Program:
@@ -96,37 +105,11 @@ class Program:
         table = torch.tensor([int(function(*pair) or 0) for pair in product(*given)])
         table = table.view([len(values) for values in given])
         head = int(number) if kind == "attn" else None
-        default = 0 if head is not None else table.flatten()[-1]
+        lookup = Lookup(name, int(layer), head, reads, table)
+        default = 0 if head is not None else lookup.default
         if any((table.select(place, -1) != default).any() for place in range(table.ndim)):
             raise ValueError(f"{name}: expected no value to be as any unknown one")
-        self.lookups.append(Lookup(name, int(layer), head, reads, table))
-
-    def look_up(self, tokens: Tensor, cut: Sequence[HeadPath] = ()) -> tuple[Tensor, Attended]:
-        """Logits of tokens [example, pos], where heads bring nothing along some paths.
-
-        Also where each head attends, [example, pos].
-        """
-        length = tokens.shape[1]
-        values = {"tokens": tokens, "positions": torch.arange(length).expand_as(tokens)}
-        attended: Attended = {}
-        for lookup in self.lookups:
-            read = [values[name] for name in lookup.reads]
-            if lookup.head is None:
-                values[lookup.name] = lookup.table[tuple(read)]
-                continue
-            wanted = lookup.table[read[0][:, :, None], read[1][:, None, :]].bool()
-            wanted = wanted.tril() if self.causal else wanted
-            src = (ranks(length) + 3 * length * ~wanted).argmin(-1) * wanted.any(-1)
-            brought = read[2].gather(1, src)
-            for (layer, head), path in cut:
-                if (layer, head) == (lookup.layer, lookup.head):
-                    none = len(self.values[lookup.name])
-                    brought[src[:, path.dest] == path.src, path.dest] = none
-            values[lookup.name] = brought
-            attended[Head(lookup.layer, lookup.head)] = src
-        none = torch.zeros(1, len(self.classes))
-        held = (torch.cat([self.weights[name], none])[value] for name, value in values.items())
-        return sum(held, self.ones), attended
+        self.lookups.append(lookup)
 
 
 def ranks(length: int) -> Tensor:
@@ -136,59 +119,32 @@ def ranks(length: int) -> Tensor:
     return torch.where(steps == 0, 2 * length, 2 * steps.abs() - (steps < 0).long())
 
 
-Unit = tuple[tuple[int, ...], int, float]  # where a neuron needs ones, where it adds what
-
-
-def neurons(program: Program, layer: int, keys: list[str], places: Any) -> list[Unit]:
-    """Those of the MLPs of a layer, and those that tell what the first position holds."""
-    own: list[Unit] = []
-    for name, _, head, reads, table in (x for x in program.lookups if x.layer == layer):
-        for first in (False, True)[: 1 + (name in keys)]:
-            base, at_first = places[name, first], (places["positions", False],) * first
-            if head is not None:
-                values = range(len(program.values[name])) if first else ()
-                own += [((places[name, False] + v, *at_first), base + v, 1.0) for v in values]
-                continue
-            default = int(table.flatten()[-1])
-            own.append((at_first, base + default, 1.0))
-            for given in (table != default).nonzero().tolist():
-                inputs = *(places[x, False] + v for x, v in zip(reads, given)), *at_first
-                own += [
-                    (inputs, base + int(table[tuple(given)]), 1.0),
-                    (inputs, base + default, -1.0),
-                ]
-    return own
-
-
 @torch.no_grad()
 def transformer(program: Program, length: int) -> Any:
-    """The program in weights. A key also has a place for each value that the first position holds.
+    """The program in weights.
 
-    The scores of a head: what it wants is above the first position, which is above all others, and
-    the first position is not raised if it holds what is wanted.
+    In the scores of a head, what it wants is above the first position, which is above all others.
+    The first position is not raised if it holds what is wanted: so its keys are halved.
     """
     heads = [lookup for lookup in program.lookups if lookup.head is not None]
-    keys = list(dict.fromkeys(lookup.reads[1] for lookup in heads))
-    places: dict[tuple[str, bool], int] = {}  # where a variable begins, anywhere or at the first
-    width = 0
-    for name, first in [*((n, False) for n in program.values), *((n, True) for n in keys)]:
-        places[name, first] = width
-        width += len(program.values[name])
-
-    def rows(name: str, first: bool = False) -> slice:
-        return slice(places[name, first], places[name, first] + len(program.values[name]))
-
-    sizes = {name: len(values) for name, values in program.values.items()}
-    layers = 1 + max(lookup.layer for lookup in heads)
-    units = [neurons(program, layer, keys, places) for layer in range(layers)]
+    mlps = [lookup for lookup in program.lookups if lookup.head is None]
+    layers = range(1 + max(lookup.layer for lookup in heads))
+    neurons = [
+        [(mlp, given) for mlp in mlps if mlp.layer == layer for given in mlp.exceptions()]
+        for layer in layers
+    ]
+    place, width = dict[str, slice](), 0  # of each variable in the residual
+    for name, values in program.values.items():
+        place[name] = slice(width, width + len(values))
+        width += len(values)
     model = stock_transformer(
-        n_layers=layers,
+        n_layers=len(layers),
         n_heads=1 + max(lookup.head for lookup in heads),
         d_model=width,
-        d_head=3 * max(sizes.values()),
-        d_mlp=max(map(len, units)),
+        d_head=max(map(len, program.values.values())) + length,  # for keys, and for positions
+        d_mlp=max(map(len, neurons)),
         n_ctx=length,
-        d_vocab=sizes["tokens"],
+        d_vocab=len(program.values["tokens"]),
         d_vocab_out=len(program.classes),
         act_fn="relu",
         attention_dir="causal" if program.causal else "bidirectional",
@@ -198,36 +154,37 @@ def transformer(program: Program, length: int) -> Any:
     )
     for parameter in model.parameters():
         parameter.zero_()
-    start = program.values["tokens"].index("<s>")
-    model.embed.W_E[:, rows("tokens")] = torch.eye(sizes["tokens"])
-    model.pos_embed.W_pos[:, rows("positions")] = torch.eye(length, sizes["positions"])
-    if "tokens" in keys:
-        model.embed.W_E[start, places["tokens", True] + start] = 1
-    if "positions" in keys:
-        model.pos_embed.W_pos[0, places["positions", True]] = 1
+    for weight, name in ((model.embed.W_E, "tokens"), (model.pos_embed.W_pos, "positions")):
+        weight[:, place[name]] = torch.eye(len(weight), len(program.values[name]))
+    halved = torch.ones(length, 1, model.cfg.d_head)
+    halved[0, :, :-length] = 0.5
     raised = 4 * length * STEP
+    near = -STEP * ranks(length)
+    near[:, 0] += raised
+    places = model.pos_embed.W_pos[:, place["positions"]]
     for lookup in heads:
-        attn, head = model.blocks[lookup.layer].attn, lookup.head
-        query, key, value = lookup.reads
-        wanted, size = lookup.table[:-1, :-1].float(), sizes[key]
-        attn.W_Q[head, rows(query), :size] = 2 * raised * wanted
-        attn.W_Q[head, rows(query), size : 2 * size] -= raised * wanted
-        near, where = -STEP * ranks(length), slice(2 * size, 2 * size + length)
-        near[:, 0] += raised
-        attn.W_Q[head, rows("positions"), where][:length] = near
-        attn.W_K[head, rows(key), :size] = torch.eye(size)
-        attn.W_K[head, rows(key, True), size : 2 * size] = torch.eye(size)
-        attn.W_K[head, rows("positions"), where] = torch.eye(sizes["positions"], length)
-        attn.W_V[head, rows(value), : sizes[value]] = torch.eye(sizes[value])
-        attn.W_O[head, : sizes[value], rows(lookup.name)] = torch.eye(sizes[value])
-    for block, own in zip(model.blocks, units):
-        for unit, (inputs, output, factor) in enumerate(own):
-            for place in inputs:
-                block.mlp.W_in[place, unit] += 1
-            block.mlp.b_in[unit] = 1 - len(inputs)
-            block.mlp.W_out[unit, output] += factor
+        attn, (query, key, value) = model.blocks[lookup.layer].attn, lookup.reads
+        keys, values = (torch.eye(len(program.values[x]), attn.cfg.d_head) for x in (key, value))
+        wanted = lookup.table[:-1, :-1].float()
+        attn.W_Q[lookup.head, place[query]] = 2 * raised * wanted @ keys
+        attn.W_Q[lookup.head, place["positions"], -length:][:length] = near
+        attn.W_K[lookup.head, place[key]] = keys
+        attn.W_K[lookup.head, place["positions"], -length:] = places.T
+        attn.W_V[lookup.head, place[value]] = values
+        attn.W_O[lookup.head, :, place[lookup.name]] = values.T
+    for mlp in mlps:
+        model.blocks[mlp.layer].mlp.b_out[place[mlp.name].start + mlp.default] = 1
+    for block, units in zip(model.blocks, neurons):
+        block.attn.hook_k.register_forward_pre_hook(lambda _, keys: keys[0] * halved)
+        for unit, (mlp, given) in enumerate(units):
+            block.mlp.b_in[unit] = 1 - len(given)  # all of them are needed
+            for name, value in zip(mlp.reads, given):
+                block.mlp.W_in[place[name].start + value, unit] += 1
+            outputs = block.mlp.W_out[unit, place[mlp.name]]
+            outputs[mlp.default] -= 1
+            outputs[mlp.table[tuple(given)]] += 1
     for name, weights in program.weights.items():
-        model.unembed.W_U[rows(name)] = weights
+        model.unembed.W_U[place[name]] = weights
     model.unembed.b_U[:] = program.ones
     return model.eval()
 
@@ -248,6 +205,7 @@ class Printed(Foreign):
     def model(self, path: Path) -> Any:
         self.path = path
         self.program = Program(path / FOLDER / self.title / f"{self.title}.py")
+        self.answering = transformer(self.program, self.length)  # gets no hooks
         return transformer(self.program, self.length)
 
     def sentence(self, rng: Random) -> list[str]:
@@ -265,22 +223,31 @@ class Printed(Foreign):
         known = self.program.values["tokens"].index
         drawn = (self.sentence(Random(f"{seed} {split} {start + at}")) for at in range(n))
         tokens = torch.tensor([[known(word) for word in words] for words in drawn])
-        answers = self.program.look_up(tokens)[0].argmax(-1)[:, list(self.asked)]
+        with torch.no_grad():
+            answers = self.answering(tokens)[:, list(self.asked)].argmax(-1)
         roles = torch.arange(self.length).expand(n, 1, -1)
         return ri.Batch(tokens, answers, roles).to(device)
 
     def more(self, model: Any, circuit: Circuit) -> dict[str, Any]:
-        """What the tables say of the model, the circuit, and the sets of paths that are needed."""
-        batch, program = self.sample(512, split="test"), self.program
-        logits, attended = program.look_up(batch.inputs)
-        with torch.no_grad():
-            apart = float((model(batch.inputs) - logits).abs().max())
+        """How right the circuit is, and the sets of paths that are needed; and the transformer."""
+        batch = self.sample(512, split="test")
+        _, cache = model.run_with_cache(batch.inputs)
+        printed = self.program.printed
 
         def share(head: Head, path: RolePath) -> float:
-            return float((attended[head][:, path.dest] == path.src).double().mean())
+            pattern = cache["pattern", head.layer][:, head.head, path.dest]
+            return float((pattern.argmax(-1) == path.src).double().mean())
 
-        def losses(cut: Sequence[HeadPath]) -> Tensor:
-            return self.example_losses(program.look_up(batch.inputs, cut)[0], batch)[:, 0]
+        @torch.no_grad()
+        def losses(paths: Sequence[HeadPath]) -> Tensor:
+            def cut(pattern: Tensor, hook: Any) -> None:
+                for head, path in paths:
+                    if head.layer == hook.layer():
+                        pattern[:, head.head, path.dest, path.src] = 0
+
+            hooks = [(lambda name: name.endswith("hook_pattern"), cut)]
+            outputs = model.run_with_hooks(batch.inputs, fwd_hooks=hooks)
+            return self.example_losses(outputs, batch)[:, 0]
 
         bar = ri.score_circuit(model, self, circuit, batch, controls=0).tolerance
         replaced = [path for path in circuit.every_path() if path.head in circuit.mechanisms]
@@ -292,27 +259,27 @@ class Printed(Foreign):
             over += [bar - losses(fewer) for fewer in combinations(paths, len(paths) - 1)]
             confirmed += all(rise.mean() > 0 for rise in over)
             refuted += any(rise.mean() < -2 * standard_error(rise) for rise in over)
-        alone = [
-            HeadPath(head, RolePath(dest, src))
-            for head, (dest, src) in product(attended, product(range(self.length), repeat=2))
-        ]
-        rises = {path: losses([path]) - bar for path in alone if share(*path) >= 0.05}
+        every = (
+            HeadPath(head, RolePath(*pair))
+            for head, pair in product(heads_of(model), product(range(self.length), repeat=2))
+        )
+        rises = {path: losses([path]) - bar for path in every if share(*path) >= 0.05}
         needed = {path for path, rise in rises.items() if rise.mean() > 2 * standard_error(rise)}
         return {
             "agrees": f"{right} of {len(replaced)}",
-            "apart": apart,
-            "as printed": self.as_printed(batch),
+            "as printed": self.says_the_same(printed, batch),
+            "own last": self.says_the_same(printed.replace(*OWN_LAST), batch),
             "sets": f"{confirmed} of {len(sets)}",
             "refuted": refuted,
             "alone": f"{sum((path,) in sets for path in needed)} of {len(needed)}",
         }
 
-    def as_printed(self, batch: ri.Batch, examples: int = 64) -> float:
-        """How often the printed code says the same; there the own position is not always last."""
+    def says_the_same(self, printed: str, batch: ri.Batch, examples: int = 64) -> float:
+        """How often code like the printed one gives the same answers."""
         names: dict[str, Any] = {}
         words, same = self.program.values["tokens"], 0
         with contextlib.chdir(self.path), contextlib.redirect_stdout(io.StringIO()):
-            exec(self.program.printed, names)
+            exec(printed, names)
             for tokens, answers in zip(batch.inputs[:examples].tolist(), batch.targets.tolist()):
                 said = names["run"]([words[token] for token in tokens])
                 pairs = zip(self.asked, answers)
