@@ -1,17 +1,21 @@
 """How many heads rules can replace, by cause and by resemblance (docs/language-models.md).
 
-    python benchmarks/heads_as_rules.py [--json FILE]
+    python benchmarks/heads_as_rules.py [--programs golden_programs.py]
 
 Hayes et al. (arXiv 2606.19317) replace heads by programs, the most alike first. Here the rule that
 `ri.scan` finds takes a head's place, in the order of what that costs alone (`cause`), of the share
 of attention that the rule has (`resemblance`), or at random. As controls, the same heads get no
 attention, uniform, another rule, or their mean pattern. Text is Python's own documentation.
+With `--programs`, functions `f(sentence, tokenizer) -> (name, matrix)` of a file are rules as well:
+all that run on every text without other packages.
 """
 
 import argparse
+import ast
 import math
 import random
 from collections.abc import Sequence
+from pathlib import Path
 from pydoc_data.topics import topics
 from typing import Any
 
@@ -47,10 +51,37 @@ def opened(options: argparse.Namespace) -> tuple[Any, Any, ri.Task, ri.Batch]:
         model, own = load_model(options.model, "cpu")
         return model, own, own, own.sample(options.test, split="validation")
     model = ri.smollm2()
-    texts = beginnings(model.tokenizer)
+    read, texts = model.tokenizer, beginnings(model.tokenizer)
     decide, test = texts[::2][: 2 * options.decide], texts[1::2][-options.test :]
+    if options.programs:  # which read the text
+        decide, test = (
+            [ids for ids in rows if read(read.decode(ids[1:]))["input_ids"] == ids]
+            for rows in (decide, test)
+        )
     task = next_token_task(model, test, LENGTH)
     return model, decide, task, task.whole()
+
+
+def add_programs(path: Path, tokenizer: Any, texts: Sequence[Sequence[int]]) -> dict[str, int]:
+    """Make the functions of a file rules; counts those that run, and the errors of the others."""
+    names: dict[str, Any] = {}
+    counts = {"programs": 0}
+    for part in ast.parse(path.read_text()).body:
+        is_function = isinstance(part, ast.FunctionDef)
+        try:
+            exec(compile(ast.Module([part], []), str(path), "exec"), names)
+            if is_function:
+                function = names[part.name]
+                for ids in texts:
+                    _, matrix = function(tokenizer.decode(ids[1:]), tokenizer)
+                    if matrix.shape != (len(ids), len(ids)) or not (matrix >= 0).all():
+                        raise ValueError
+                counts["programs"] += 1
+                ri.rule(f"{part.name}-{counts['programs']}", function, tokenizer)
+        except Exception as error:  # whatever the code of others raises
+            kind = type(error).__name__
+            counts[kind] = counts.get(kind, 0) + is_function
+    return counts
 
 
 def correlations(shares: Sequence[float], costs: Sequence[float]) -> dict[str, float]:
@@ -68,6 +99,7 @@ def correlations(shares: Sequence[float], costs: Sequence[float]) -> dict[str, f
     model="smollm2",
     decide=5,
     test=24,
+    programs="",
     quick={"model": "equations", "test": 8},
     shown=lambda rows: [row for row in rows if "heads" in row],
 )
@@ -75,6 +107,9 @@ def main(options: argparse.Namespace) -> Rows:
     """A row per circuit that is measured, one of correlations, and one per head."""
     model, given, task, batch = opened(options)
     table = Rows()
+    if options.programs:
+        texts = [*given, *batch.inputs.tolist()]
+        table.append(add_programs(Path(options.programs), model.tokenizer, texts))
     found = ri.scan(model, given, progress=ri.progress_bar, examples=options.decide)
     cost = {row.head: row.change.mean for row in found.heads}
     rule: dict[ri.Head, Mechanism] = {row.head: row.rule for row in found.heads}
