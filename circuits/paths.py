@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from retrieval_interp.tasks import InputError, Task, parse_role, role_name
+from retrieval_interp.tasks import InputError, parse_role, role_name
 from retrieval_interp.tasks.task import Roles
 
 Places = Int[Tensor, "batch chain role"]  # the position of every role of every chain; -1 if absent
@@ -74,13 +74,13 @@ class RolePath(NamedTuple("RolePath", [("dest", int), ("src", int)])):
         path.names = names
         return path
 
-    def ends(self, names: Sequence[str] | Task = ()) -> tuple[str, str]:
+    def ends(self, names: Sequence[str] = ()) -> tuple[str, str]:
         """The names of destination and source, as `join` reads them."""
-        names = names.role_names if isinstance(names, Task) else names or self.names
+        names = names or self.names
         return role_name(self.dest, names), role_name(self.src, names)
 
-    def text(self, names: Sequence[str] | Task = ()) -> str:
-        """The path with the names of a task's roles, or of the task that has them."""
+    def text(self, names: Sequence[str] = ()) -> str:
+        """The path with these names of roles, or its own."""
         return "<-".join(self.ends(names))
 
     def __repr__(self) -> str:
@@ -99,7 +99,7 @@ class HeadPath(NamedTuple):
         head, _, path = str(text).strip().partition(" ")
         return cls(Head.parse(head), RolePath.parse(path, roles))
 
-    def text(self, names: Sequence[str] | Task = ()) -> str:
+    def text(self, names: Sequence[str] = ()) -> str:
         return f"{self.head} {self.path.text(names)}"
 
     def __repr__(self) -> str:

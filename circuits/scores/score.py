@@ -94,10 +94,10 @@ class RedundantScore:
     needed: bool | None  # whether the model needs one, by two standard errors; None if not clear
     suffice: tuple[bool | None, ...]  # for each path, whether it suffices alone, likewise
 
-    def text(self, names: Sequence[str] = ()) -> str:
+    def text(self) -> str:
         """Return the heads, then the path, as in `L1.H0, L2.H0 s0<-s2`."""
         heads = ", ".join(str(path.head) for path in self.paths)
-        return f"{heads} {self.paths[0].path.text(names)}"
+        return f"{heads} {self.paths[0].path}"
 
     @property
     def one_suffices(self) -> bool:
@@ -341,7 +341,7 @@ def _notes(score: CircuitScore, answer_role: int | None) -> Iterator[str]:
         better = f"The circuit does better than the intact model, by {by}"
         yield f"{better}; so it is not what the model does."
     if to_answer:
-        first, count = to_answer[0].text(score.circuit.role_names), len(to_answer)
+        first, count = to_answer[0], len(to_answer)
         several = f"{count} paths, such as {first} attend"
         subject = several if count > 1 else f"its path {first} attends"
         yield (

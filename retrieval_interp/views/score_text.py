@@ -53,19 +53,19 @@ def _path_row(
     row: LivePathScore | RedundantScore, score: CircuitScore, task: Task | None
 ) -> JsonRow:
     """Say what a path is worth and does, or a set of paths of which one is needed."""
-    names, does = score.circuit.role_names, serves(row.enables, score.circuit.role_names)
+    does = serves(row.enables)
     path = row.paths[0] if isinstance(row, RedundantScore) else row.path
     data = {
-        "name": path.text(names),
+        "name": str(path),
         "meaning": task.path_label(*path.path) if task else "",
         **_fields(row, "live_loss live_se needed"),
-        "enables": _enabled_rows(row.enables, names),
+        "enables": _enabled_rows(row.enables),
     }
     if isinstance(row, RedundantScore):
         data |= _fields(row, "left_losses one_suffices")
-        data |= {"name": row.text(names), "paths": [path.text(names) for path in row.paths]}
+        data |= {"name": row.text(), "paths": list(map(str, row.paths))}
         return data | {"does": "; ".join([_which_suffice(row, score), *does])}
-    data |= _place(path, names) | _fields(row, "attention")
+    data |= _place(path) | _fields(row, "attention")
     if isinstance(row, PathScore):
         # In a circuit that does not work, leaving out any path gives a high loss.
         carries = score.sufficient and path not in score.spared
@@ -89,25 +89,24 @@ def _which_suffice(row: RedundantScore, score: CircuitScore) -> str:
     return f"{suffices} (one left: {alone})"
 
 
-def _enabled_rows(enables: Sequence[Enabled], names: Sequence[str]) -> list[JsonRow]:
+def _enabled_rows(enables: Sequence[Enabled]) -> list[JsonRow]:
     keys = "side attention when_cut by_query by_key by_value"
     return [
-        {"name": later.path.text(names), **_place(later.path, names), **_fields(later, keys)}
-        for later in enables
+        {"name": str(later.path), **_place(later.path), **_fields(later, keys)} for later in enables
     ]
 
 
-def _place(path: HeadPath, names: Sequence[str]) -> JsonRow:
-    dest, src = path.path.ends(names)
+def _place(path: HeadPath) -> JsonRow:
+    dest, src = path.path.ends()
     return {**path.head._asdict(), "dest": dest, "src": src}
 
 
-def serves(enables: Sequence[Enabled], names: Sequence[str]) -> list[str]:
+def serves(enables: Sequence[Enabled]) -> list[str]:
     """Say which later paths are enabled, and which carry it on, by the side that loses most."""
     said: dict[str, list[str]] = {}
     for later in enables:
         how = "passed on by" if later.side == "value" else "enables"
-        said.setdefault(how, []).append(f"{later.path.text(names)} ({later.text})")
+        said.setdefault(how, []).append(f"{later.path} ({later.text})")
     return [f"{how} {', '.join(said[how])}" for how in sorted(said)]
 
 
@@ -122,11 +121,11 @@ def score_to_dict(score: CircuitScore, name: str, task: Task, seed: int) -> Json
         {
             **row.head._asdict(),
             "mechanism": row.mechanism.kind,
-            "paths": [list(path.ends(score.circuit.role_names)) for path in row.mechanism.paths],
+            "paths": [list(path.ends()) for path in row.mechanism.paths],
             **_fields(row, "loss se needed"),
             "zero_ablated_loss": row.zero_ablated and row.zero_ablated.mean,
             "zero_ablated_se": row.zero_ablated and row.zero_ablated.se,
-            "enables": _enabled_rows(row.enables, score.circuit.role_names),
+            "enables": _enabled_rows(row.enables),
         }
         for row in score.heads
     ]
@@ -175,7 +174,7 @@ def head_table(score: CircuitScore) -> tuple[list[str], list[list[str]]]:
     rows = [
         [
             str(row.head),
-            row.mechanism.text(score.circuit.role_names),
+            str(row.mechanism),
             f"{row.loss:.4f}",
             f"{row.zero_ablated.mean:.4f}" if row.zero_ablated else "",
         ]
@@ -290,10 +289,9 @@ def _sufficiency(score: CircuitScore, papers: bool) -> str:
 
 def _zero_ablated(score: CircuitScore, papers: bool) -> Iterator[str]:
     """Say which heads with a fixed pattern a circuit that works needs as such."""
-    needed, names = score.needed_as_such, score.circuit.role_names
-    heads = []
+    needed, heads = score.needed_as_such, []
     for row in needed:
-        served = "".join(f", {text}" for text in serves(row.enables, names))
+        served = "".join(f", {text}" for text in serves(row.enables))
         cost = f"{with_error(*row.zero_ablated)} when zero-ablated" if row.zero_ablated else ""
         heads.append(f"{row.head} {row.mechanism.writes} ({row.mechanism.kind}; {cost}{served})")
     if heads:
@@ -318,7 +316,7 @@ def _minimality(score: CircuitScore, papers: bool) -> str:
         theirs = theirs + "useful layer)" if papers else ""
         return f"Minimal, as no path can go without exceeding that: {losses_text}{theirs}."
     clear = [row.path for row in score.paths if row.removed_loss + 2 * row.se < score.limit]
-    names = ", ".join(path.text(score.circuit.role_names) for path in clear or score.spared)
+    names = ", ".join(map(str, clear or score.spared))
     if not clear:
         doubt = f"not clear on these examples, as {names} might go"
         return f"Whether it is minimal is {doubt}: {losses_text}."

@@ -234,7 +234,7 @@ def needs_text(explanation: Explanation) -> str:
     """Say which paths the whole model needs, each in one head or in one of several."""
     needs = [
         f"{'one of ' if paths[1:] else ''}{listed([str(path.head) for path in paths], 'or')} "
-        f"{paths[0].path.text(explanation.task)}"
+        f"{paths[0].path}"
         for paths in explanation.needed
     ]
     if not needs:
