@@ -1,8 +1,9 @@
 """Transformers whose weights are written by hand, and tasks for them.
 
-In those of one layer, the residual stream has a place for every token, every position and every
-output. A head is given by its scores, a matrix [dest, src] over tokens and positions, and by what
-it writes: a matrix from tokens to outputs.
+The tasks of benchmarks/foreign/ are `DrawnTask`s, too. In models of one layer, the residual stream
+has a place for every token, every position and every output. A head is given by its scores, a
+matrix [dest, src] over tokens and positions, and by what it writes: a matrix from tokens to
+outputs.
 """
 
 from collections.abc import Sequence
@@ -135,25 +136,34 @@ class Follows(DrawnTask):
 
 
 def passing_model():
-    """A model of `LastMark` in which L0.H0 only passes on what L1.H0 copies.
-
-    L0.H0 attends to its own position and copies the letter to another place of the residual, which
-    is all that L1.H0 reads. L0.H1 attends to the position before and tells whether it is a mark,
-    which L1.H0 looks for. L1.H1 does nothing. A residual: token, position, marked, letter, output.
-    """
+    """A model of `LastMark` in which L0.H0 only passes on what L1.H0 copies; L1.H1 does nothing."""
     sizes = {"n_layers": 2, "n_heads": 2, "d_model": 23, "d_head": 23, "n_ctx": 8}
     model, new = blank(**sizes, d_vocab=6, d_vocab_out=4)
-    new["embed.W_E"][:, :6], new["pos_embed.W_pos"][:, 6:14] = torch.eye(6), torch.eye(8)
-    new["unembed.W_U"][19:] = torch.eye(4)
-    q, k, v, o = ([new[f"blocks.{layer}.attn.W_{x}"] for layer in (0, 1)] for x in "QKVO")
+    letter, place, marked, passed, answer = range(4), range(6, 14), 14, range(15, 19), range(19, 23)
+    new["embed.W_E"][:, :6] = torch.eye(6)
+    new["pos_embed.W_pos"][:, place] = torch.eye(8)
+    new["unembed.W_U"][answer] = torch.eye(4)
+    passes, marks, copies = (
+        {name: new[f"blocks.{layer}.attn.W_{name}"][head] for name in "QKVO"}
+        for layer, head in ((0, 0), (0, 1), (1, 0))
+    )
     sharp = 40 * 23**0.5
-    for head, back in ((0, 0), (1, 1)):
-        q[0][head, 6 + back : 14, : 8 - back] = torch.eye(8 - back) * sharp
-        k[0][head, 6:14, :8] = torch.eye(8)
-    v[0][0, :4, :4], o[0][0, :4, 15:19] = torch.eye(4), torch.eye(4)
-    v[0][1, 4, 0], o[0][1, 0, 14] = 1.0, 1.0
-    q[1][0, 5, 0], k[1][0, 14, 0], k[1][0, 6:14, 0] = sharp, 1.0, torch.arange(8) / 10
-    v[1][0, 15:19, :4], o[1][0, :4, 19:] = torch.eye(4), torch.eye(4) * 9
+    # L0.H0 attends to its own position and passes the letter on, which is all that L1.H0 reads.
+    passes["Q"][place, :8] = sharp * torch.eye(8)
+    passes["K"][place, :8] = torch.eye(8)
+    passes["V"][letter, :4] = torch.eye(4)
+    passes["O"][:4, passed] = torch.eye(4)
+    # L0.H1 attends to the position before, and tells whether there is a mark (token 4).
+    marks["Q"][place, :8] = sharp * torch.ones(7).diag(-1)
+    marks["K"][place, :8] = torch.eye(8)
+    marks["V"][4, 0] = 1.0
+    marks["O"][0, marked] = 1.0
+    # L1.H0 looks from END (token 5) for the last position that is marked, and copies the letter.
+    copies["Q"][5, 0] = sharp
+    copies["K"][marked, 0] = 1.0
+    copies["K"][place, 0] = torch.arange(8) / 10
+    copies["V"][passed, :4] = torch.eye(4)
+    copies["O"][:4, answer] = 9 * torch.eye(4)
     return model
 
 

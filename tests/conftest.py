@@ -117,19 +117,23 @@ def run_command_in_process():
     return run
 
 
+def keys_of(data):
+    """The keys in a command's JSON, but for those of a task and of versions."""
+    if isinstance(data, dict):
+        inner = [value for key, value in data.items() if key not in ("task", "versions")]
+        return data.keys() | keys_of(inner)
+    return set().union(*map(keys_of, data)) if isinstance(data, list) else set()
+
+
 @pytest.fixture(scope="session")
 def undocumented():
-    """The keys of a command's JSON that docs/commands.md does not have."""
+    """The keys of a JSON that these commands' sections of docs/commands.md do not have."""
     text = (Path(__file__).parent.parent / "docs/commands.md").read_text()
-    named = set(re.findall(r"[\w-]+", " ".join(re.findall(r"`([^`\n]+)`", text))))
+    sections = {section.partition("\n")[0]: section for section in text.split("\n## ")}
 
-    def missing(data):
-        if isinstance(data, list):
-            return set().union(*map(missing, data))
-        if not isinstance(data, dict):
-            return set()
-        parts = (missing(value) for key, value in data.items() if key not in ("task", "versions"))
-        return (data.keys() - named).union(*parts)
+    def missing(data, *commands):
+        quoted = re.findall(r"`([^`\n]+)`", " ".join(map(sections.get, commands)))
+        return keys_of(data) - set(re.findall(r"[\w-]+", " ".join(quoted)))
 
     return missing
 

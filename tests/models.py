@@ -15,6 +15,7 @@ from tests.texts import sentence_tokenizer
 
 
 def stock_transformer(tokenizer=None, **cfg):
+    """A HookedTransformer as it is, here and in benchmarks/."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "HookedTransformer is deprecated", DeprecationWarning)
         return HookedTransformer(HookedTransformerConfig(**cfg), tokenizer).eval()

@@ -103,17 +103,6 @@ def test_first_order_equals_finite_differences(mlp, overlap, base):
         torch.testing.assert_close(change, slope, atol=1e-5, rtol=1e-3)
 
 
-def test_the_model_is_left_as_it_was(model, task):
-    frozen = next(model.parameters())
-    frozen.requires_grad_(False)
-    before = {name: (p.requires_grad, p.clone()) for name, p in model.named_parameters()}
-    attribute(model, task, task.sample(3), EMPTY.replace(Head(0, 0), UNIFORM))
-    assert hooks_left(model) == 0
-    for name, parameter in model.named_parameters():
-        assert parameter.grad is None and parameter.requires_grad == before[name][0]
-        assert bool((parameter == before[name][1]).all())
-
-
 @pytest.mark.parametrize("kind", ["vectors", "tokens", "bridge"])
 def test_a_batch_in_parts_has_the_losses_and_estimates_of_the_whole(kind, monkeypatch):
     """By role, by hooks and in a bridge; ten examples whole, then three at a time."""

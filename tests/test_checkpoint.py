@@ -15,12 +15,7 @@ from retrieval_interp.circuits.counterfactual.keep_search import Share
 from retrieval_interp.circuits.counterfactual.units import Unit
 from retrieval_interp.circuits.losses import standard_error
 from retrieval_interp.storage.checkpoint import load_checkpoint, save_checkpoint, write_tensors
-from retrieval_interp.storage.files import (
-    find_checkpoint,
-    shipped_checkpoints,
-    writable,
-    write_whole,
-)
+from retrieval_interp.storage.files import shipped_checkpoints, writable, write_whole
 from retrieval_interp.tasks.structured import to_data
 
 
@@ -29,15 +24,6 @@ def saved(tmp_path, model, task, config):
     path = tmp_path / "model.safetensors"
     save_checkpoint(path, model, task, config, {"step": 7})
     return path
-
-
-def test_names_files_and_run_folders_are_found(tmp_path, saved):
-    (tmp_path / "run" / "checkpoints").mkdir(parents=True)
-    for step in (80, 160):
-        target = tmp_path / "run" / "checkpoints" / f"step-{step:06d}.safetensors"
-        target.write_bytes(saved.read_bytes())
-    assert find_checkpoint(str(tmp_path / "run")).name == "step-000160.safetensors"
-    assert find_checkpoint("small") == shipped_checkpoints()["small"]
 
 
 def test_what_is_no_checkpoint_is_refused(tmp_path, saved, task, config):

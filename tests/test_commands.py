@@ -16,7 +16,7 @@ from retrieval_interp.views.tables import with_error
 from tests.tiny_run import save_run
 
 REPEATED = ["--ckpt", "repeated", "--examples", "64"]
-TINY = ["--model.layers", "2", "--model.d-model", "8", "--batch", "4", "--no-compile"]
+SMALL_RUN = ["--model.layers", "2", "--model.d-model", "8", "--batch", "4", "--no-compile"]
 
 EARLY = [  # before a model is loaded
     ("why", "--pairs half.json", "pairs: expected JSON"),
@@ -155,7 +155,7 @@ def test_what_ones_own_code_raises_is_one_line(name, tmp_path, rules_reset, run_
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_ends_training_in_one_line_and_the_same_command_goes_on(number, tmp_path):
-    train = [sys.executable, "-m", "retrieval_interp", "train", "--out", "run", *TINY]
+    train = [sys.executable, "-m", "retrieval_interp", "train", "--out", "run", *SMALL_RUN]
     every = ["--log-every", "10", "--checkpoint-every", "10"]
     process = subprocess.Popen(
         [*train, "--steps", "100000", *every], cwd=tmp_path, stderr=subprocess.PIPE, text=True
@@ -207,7 +207,7 @@ def ablate(run_command_in_process, tmp_path):
 
 def test_the_main_job_finds_a_sufficient_and_minimal_circuit(done, undocumented):
     data = json.loads((done / "out.json").read_text())
-    assert not undocumented(data) and data["schema"] == "retrieval-interp/ablate/2"
+    assert not undocumented(data, "ablate") and data["schema"] == "retrieval-interp/ablate/2"
     assert data["baseline_loss"] < 0.01 and data["combined_loss"] < data["tolerance"]
     assert data["sufficient"] and data["minimal"]
     assert min(row["removed_loss"] for row in data["paths"]) > data["tolerance"]
@@ -240,7 +240,7 @@ def test_a_path_that_can_go_is_not_said_to_carry(done, ablate, tmp_path):
 
 
 def test_training_and_ablating_a_run_folder(run_command_in_process, ablate, tmp_path):
-    options = ["--steps", "6", "--log-every", "2", "--checkpoint-every", "2", *TINY]
+    options = ["--steps", "6", "--log-every", "2", "--checkpoint-every", "2", *SMALL_RUN]
     done = run_command_in_process("train", "--out", "run", *options, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert re.search(r"run: 6 steps in 0.0 min, validation MSE \d\.\d{4}", done.stdout)

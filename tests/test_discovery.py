@@ -205,6 +205,7 @@ def test_the_time_of_a_search_counts_what_is_measured_first(monkeypatch):
 @pytest.mark.parametrize("place", [1, 3, 40])
 def test_an_interrupt_leaves_nothing_on_the_model(place):
     model, task = passing_model(), LastMark()
+    model.W_U.requires_grad_(False)
     weights = [(weight.requires_grad, weight.clone()) for weight in model.parameters()]
     attended, runs = itertools.count(1), "blocks.1.attn.hook_pattern"
 

@@ -92,11 +92,7 @@ def test_the_score_of_redundant_paths_is_that_of_plain_runs():
     assert said in repr(circuit) and f"redundant: + {said}" in circuit_diff(without, circuit)
 
 
-def test_a_model_that_misses_the_tolerance_blames_no_path():
-    task, small = ri.RetrievalTask(steps=2), ri.load_checkpoint("small")
-    unlearned = ri.build_model(ri.ModelConfig(layers=2, heads=1, d_model=16), task)
-    with pytest.warns(ri.InputWarning, match="has not learned the task"):
-        assert ri.needed_paths(unlearned, task, examples=16) == []
+def test_a_model_that_misses_the_tolerance_blames_no_path(small):
     assert ri.needed_paths(small.model, small.task, 1e-4, 64) == []
 
 

@@ -139,6 +139,6 @@ def test_the_command_writes_rows_that_plot_reads(run_command_in_process, tmp_pat
     data = json.loads(rows.read_text())
     asked = [(row["formulation"], row["steps"], row["questions"]) for row in data["rows"]]
     assert asked == [("equations", 1, 8), ("equations", 2, 8), ("kingdoms", None, 8)]
-    assert not undocumented(data)
+    assert not undocumented(data["rows"], "llm")
     again = run_command_in_process("llm", "plot", rows)
     assert again.stdout == done.stdout.split("numbers:")[0]

@@ -86,23 +86,15 @@ def test_losses_of_a_scan_equal_hooks_set_by_hand(hooked, text):
             assert measured == pytest.approx((float(a + b) / 2, float(abs(a - b)) / 2), abs=1e-6)
 
 
-def test_a_trained_model_needs_heads_and_an_untrained_one_knows_nothing():
+def test_no_head_can_be_replaced_beside_those_of_the_joint_circuit():
     equations = ri.load_checkpoint("equations")
     found = scan(equations.model, equations.task, examples=32, joint=True)
     assert found.learned and found.finished and found.joint_loss <= found.tolerance
     assert 0 < len(found.circuit.mechanisms) < 6
-    # No head could have been replaced by its rule beside the others.
     score = Scorer(equations.model, equations.task, found.batch)
     for row in found.heads:
         more = found.circuit.replace(row.head, row.rule)
         assert row.replaced is not None or score.loss(more) > found.tolerance
-    with torch.no_grad():
-        for parameter in equations.model.parameters():
-            parameter.copy_(torch.randn_like(parameter) / 30)
-    nothing = scan(equations.model, equations.task, examples=8, joint=True)
-    assert not nothing.learned and not nothing.circuit.mechanisms
-    assert "The model has not learned the task" in scan_verdict(nothing)
-    assert scan_to_dict(nothing)["learned"] is False and math.isnan(nothing.kept)
 
 
 def test_an_induction_head_is_found_by_its_rule_where_roles_overlap():
@@ -256,7 +248,7 @@ def test_a_scan_in_bounded_time(monkeypatch, undocumented):
     text = scan_text(found, width=80)
     assert text.count(" not measured ") == 2 and "over before 2 heads could be" in text
     data = json.loads(json.dumps(scan_to_dict(found)))
-    assert not undocumented(data)
+    assert not undocumented(data, "scan", "why")  # its record is as that of why
     for row, own in zip(data["heads"], found.heads):
         assert row["measured"] == (own in measured) and row["tried"] == (own.head in found.tried)
 

@@ -54,13 +54,16 @@ def test_a_model_that_knows_nothing_has_not_learned():
     bench = ri.open(model, task, examples=64)
     bench.discover()
     assert said in bench.unlearned_text and not bench.circuit.mechanisms
-    for look in (ri.needed_paths, ri.discover):
-        with pytest.warns(ri.InputWarning, match=said):
-            look(model, task, examples=64)
+    with pytest.warns(ri.InputWarning, match=said):
+        assert ri.needed_paths(model, task, examples=64) == []
+    with pytest.warns(ri.InputWarning, match=said):
+        assert not ri.discover(model, task, examples=64).mechanisms
     bench.suppose("L0.H0 uniform")  # which changes nothing, and yet is no circuit of anything
     score = bench.score(0).data
     assert not (score.learned or score.sufficient or score.minimal) and math.isnan(score.kept)
-    assert said in verdict(score, task) and said in scan_verdict(ri.scan(model, task, examples=64))
+    assert said in verdict(score, task)
+    found = ri.scan(model, task, examples=64, joint=True)
+    assert said in scan_verdict(found) and not found.learned and math.isnan(found.kept)
 
 
 def test_nothing_is_returned_that_is_worse_than_the_tolerance():

@@ -306,7 +306,8 @@ def test_the_command_explains(run_command_in_process, tmp_path, undocumented):
     done = run_command_in_process("why", *argv, "--report", "why.html", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     data = json.loads((tmp_path / "why.json").read_text())
-    assert not undocumented(data) and data["schema"] == "retrieval-interp/why/2"
+    assert not undocumented(data, "why", "ablate")  # what a unit enables is as of ablate
+    assert data["schema"] == "retrieval-interp/why/2"
     assert data["levels"][-1]["units"] == ["L2.H0 s0<-s2", "L4.H0 s0<-s4"]
     assert data["levels"][-1]["kept"]["share"] > 0.9 and "L2.H0" in done.stdout
     assert data["units"][0]["enables"][0]["path"] == "L4.H0 s0<-s4"
