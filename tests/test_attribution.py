@@ -12,12 +12,11 @@ from retrieval_interp.circuits.discovery.attribution import (
 )
 from retrieval_interp.circuits.losses import Scorer
 from retrieval_interp.circuits.mechanisms import IDENTITY, ORIGINAL, UNIFORM, Cut, OneHot
-from retrieval_interp.circuits.paths import Head, HeadPath, RolePath
+from retrieval_interp.circuits.paths import Head, RolePath
 from tests.models import Lookup, bridge_of, hooked_model, randomize, without_norms
 from tests.naive import hooks_left
 
 TASK = ri.RetrievalTask(chains=1, steps=2, dim=4)
-EMPTY = Circuit({}, 5)
 
 
 def linear_in_patterns():
@@ -26,12 +25,12 @@ def linear_in_patterns():
 
 
 TRIALS = [
-    EMPTY.cut(HeadPath(Head(0, 0), RolePath(0, 2))),
-    EMPTY.replace(Head(0, 1), UNIFORM),
-    EMPTY.replace(Head(0, 1), IDENTITY),
-    parse_circuit(["L0.H0 one-hot s0<-s2 s2<-s1", "L0.H1 shared s0<-s4 s0<-s2"], TASK),
-    parse_circuit(["L0.H0 uniform", "L0.H1 uniform"], TASK),
-    EMPTY,
+    ["L0.H0 cut s0<-s2"],
+    ["L0.H1 uniform"],
+    ["L0.H1 identity"],
+    ["L0.H0 one-hot s0<-s2 s2<-s1", "L0.H1 shared s0<-s4 s0<-s2"],
+    ["L0.H0 uniform", "L0.H1 uniform"],
+    [],
 ]
 
 
@@ -53,12 +52,10 @@ def test_a_model_linear_in_its_patterns_is_estimated_exactly(monkeypatch):
     attribution = attribute(model, TASK, batch, draws=8)
     assert attribution.parts[0].of_outputs
     scorer = Scorer(model, TASK, batch)
-    for trial in TRIALS:
-        exact = (scorer.losses(trial) - scorer.losses(EMPTY)).mean(dim=1)
-        found = attribution.estimate(trial)
-        assert found.effect == pytest.approx(float(exact.mean()), abs=1e-5)
-    assert attribution.estimate(EMPTY).effect == 0
-    assert attribution.estimate(TRIALS[1]).curvature > 0.001
+    for trial in (parse_circuit(lines, TASK) for lines in TRIALS):
+        exact = float((scorer.losses(trial) - scorer.base_losses).mean())
+        assert attribution.estimate(trial).effect == pytest.approx(exact, abs=1e-5)
+    assert attribution.estimate(parse_circuit(TRIALS[1], TASK)).curvature > 0.001
 
 
 @pytest.mark.parametrize(("mlp", "overlap"), [(True, False), (False, False), (True, True)])

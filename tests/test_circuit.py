@@ -124,11 +124,8 @@ TASK = RetrievalTask(chains=3, steps=2, dim=2)
 
 @pytest.mark.parametrize("text", ["s0->s2", "s0<-", "<-s2", "s0<-s9", "", "s0<-s2<-s4", "s0 s2"])
 def test_other_texts_are_no_path(text):
-    with pytest.raises(InputError, match="expected a (path|role)"):
-        ri.RolePath.parse(text, 5)
-    if "->" in text:
-        with pytest.raises(InputError, match=r"a path such as s0<-s2 .*, found 's0->s2'"):
-            ri.parse_head_path(f"L0.H0 {text}", 5)
+    with pytest.raises(InputError, match="expected a (path such as s0<-s2|role)"):
+        ri.parse_head_path(f"L0.H0 {text}", 5)
 
 
 def test_paths_against_the_mask_and_unknown_roles_are_refused():
@@ -172,7 +169,7 @@ def test_rules_that_compare_tokens_need_tokens_and_means_their_length():
         Mean(torch.ones(3, 3))
 
 
-def test_rules_are_written_read_and_ordered_by_cost():
+def test_rules_are_written_and_read():
     task = RetrievalTask(chains=2, steps=1)
     lines = ["L0.H0 previous", "L1.H0 first", "L1.H1 same", "L2.H0 after-same"]
     lines += ["L2.H1 counterfactual s2<-s1 s0", "L3.H1 patched s0<-s2", "L4.H0 counterfactual"]
@@ -183,8 +180,9 @@ def test_rules_are_written_read_and_ordered_by_cost():
     circuit = circuit.replace((3, 0), mean)
     read = ri.Circuit.from_json(circuit.to_json(), circuit.n_roles)
     assert read == circuit and hash(read) == hash(circuit) and read[3, 0] == mean
-    stated = [rule.cost for rule in (UNIFORM, *RULES, mean, ORIGINAL)]
+
+
+def test_rules_are_ordered_by_cost():
+    stated = [rule.cost for rule in (UNIFORM, *RULES, Mean(torch.eye(3)), ORIGINAL)]
     costs = [of_head + 3 * of_role for of_head, of_role in stated]
     assert costs == sorted(costs) and costs[0] == 0 < costs[1]
-    with pytest.raises(InputError, match="expected a path"):
-        ri.parse_circuit(["L0.H0 previous 2"], task)

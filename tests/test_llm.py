@@ -68,16 +68,22 @@ def never(sample, attempt):
     return "I cannot say."
 
 
+MODELS = {"right": right, "blind": blind, "babbling": every_third, "mute": never}
+LOGS = [  # a model, a formulation and steps
+    *(("right", "equations", 1), ("blind", "equations", 1), ("blind", "equations", 5)),
+    *(("blind", "relatives", None), ("babbling", "kingdoms", None), ("mute", "functions", None)),
+]
+
+
+def six_questions(formulation, steps):
+    return retrieval(formulation, questions=6, **({"steps": steps} if steps else {}))
+
+
 @pytest.fixture(scope="module")
 def logs(tmp_path_factory):
-    """A folder with the logs of models that are right, blind, babbling and mute."""
     folder = tmp_path_factory.mktemp("some logs")
-    for steps in (1, 5):
-        ask(retrieval("equations", steps=steps, questions=6), right, folder, "right")
-        ask(retrieval("equations", steps=steps, questions=6), blind, folder, "blind")
-    ask(retrieval("relatives", questions=6), blind, folder, "blind")
-    ask(retrieval("kingdoms", questions=3), every_third, folder, "babbling")
-    ask(retrieval("functions", questions=3), never, folder, "mute")
+    for name, formulation, steps in LOGS:
+        ask(six_questions(formulation, steps), MODELS[name], folder, name)
     return folder
 
 
@@ -104,30 +110,23 @@ def test_a_model_is_asked_afresh_until_an_acceptable_answer_comes(tmp_path, monk
     asked = Counter(messages[0].text for messages, _ in sent)
     assert asked == {sample.input: 3 for sample in task.dataset}
     assert [message.role for message in log.samples[0].messages] == ["user", "assistant"]
+    _, sent = ask(retrieval("functions", questions=1, attempts=5), never, tmp_path)
+    assert len(sent) == 5
 
 
 def test_the_table_and_the_json_say_what_the_logs_say(run_command_in_process, logs, tmp_path):
-    """Recomputed from what the models said, without a score or metric of ours."""
-    from inspect_ai.log import read_eval_log
-
-    tries = {"right": 1, "blind": 1, "babbling": 3, "mute": 20}
-    done = run_command_in_process("llm", "plot", logs, "--json", tmp_path / "rows.json")
+    """Recomputed from what the models say, without a score or metric of ours."""
+    file = tmp_path / "rows.json"
+    done = run_command_in_process("llm", "plot", logs, "--json", file)
     assert (done.returncode, done.stderr) == (0, "")
-    said = {}
-    for path in logs.glob("*.eval"):
-        log = read_eval_log(str(path))
-        for sample in log.samples:
-            key = (log.eval.model, log.metadata["formulation"], log.metadata["steps"])
-            outputs = [event.output.completion for event in sample.events if event.event == "model"]
-            said.setdefault(key, []).append((outputs[-1], sample.target))
-            assert len(outputs) == tries[log.eval.model.removeprefix("mockllm/")]
-    made = json.loads((tmp_path / "rows.json").read_text())
-    rows = made["rows"]
-    assert made["command"] == f"retrieval-interp llm plot '{logs}' --json {tmp_path / 'rows.json'}"
-    assert len(rows) == len(said) == 7
-    for row, line in zip(rows, done.stdout.splitlines()[2:]):
-        last, targets = zip(*said[row["model"], row["formulation"], row["steps"]])
-        n, share = len(last), sum(map(str.__eq__, last, targets)) / len(last)
+    made = json.loads(file.read_text())
+    assert made["command"] == f"retrieval-interp llm plot '{logs}' --json {file}"
+    assert len(made["rows"]) == len(LOGS)
+    for row, line in zip(made["rows"], done.stdout.splitlines()[2:]):
+        say = MODELS[row["model"].removeprefix("mockllm/")]
+        asked = six_questions(row["formulation"], row["steps"]).dataset
+        right = [say(sample, 3) == sample.target for sample in asked]
+        n, share = len(right), sum(right) / len(right)
         error = math.sqrt(share * (1 - share) / (n - 1))
         chance = 1 / 16 if row["formulation"] == "relatives" else 1 / 4
         assert (row["questions"], row["chance"]) == (n, chance)

@@ -40,6 +40,13 @@ def test_what_a_bridge_shows_is_what_was_used(task, hooked, bridge):
     assert float(bench.roles(with_circuit=True).data[1, 0][0, 2]) == 0.0
 
 
+@pytest.mark.parametrize(("direction", "hides"), [("causal", "true"), ("bidirectional", "false")])
+def test_a_page_of_attention_hides_what_a_causal_model_does_not_see(task, direction, hides):
+    model = hooked_model(attention_dir=direction)
+    view = ri.attention_view(model, task, task.sample(2))
+    assert f'"maskUpperTri":{hides}' in view.html
+
+
 @torch.no_grad()
 def test_no_layer_is_left_out_where_that_would_change_the_numbers(task, hooked):
     """A hook of the user's in front of a layer, and positions that every layer adds anew."""

@@ -12,21 +12,14 @@ import retrieval_interp.circuits.scores.score as scores
 from retrieval_interp.circuits.circuit import Circuit
 from retrieval_interp.circuits.losses import Scorer
 from retrieval_interp.circuits.means import mean_attention
-from retrieval_interp.circuits.mechanisms import IDENTITY, UNIFORM, OneHot, Positions, Shared
+from retrieval_interp.circuits.mechanisms import OneHot, Positions
 from retrieval_interp.circuits.paths import Head, HeadPath, Mask, RolePath
 from retrieval_interp.circuits.scores.score import random_circuit, random_control, score_circuit
 from tests.models import Lookup, hooked_model
 from tests.naive import PATHS, hooks_left, naive_loss, naive_losses
 
-CIRCUIT = Circuit(
-    {
-        Head(0, 0): Shared((RolePath(2, 1), RolePath(0, 2), RolePath(0, 4))),
-        Head(0, 1): UNIFORM,
-        Head(1, 1): IDENTITY,
-        Head(2, 0): OneHot((RolePath(0, 4),)),
-    },
-    n_roles=5,
-)
+LINES = ["L0.H0 shared s2<-s1 s0<-s2 s0<-s4", "L0.H1 uniform", "L1.H1 identity", "L2.H0 s0<-s4"]
+CIRCUIT = ri.parse_circuit(LINES, ri.RetrievalTask(chains=3, steps=2, dim=4))
 
 
 @pytest.mark.parametrize("mlp", [True, False])
@@ -89,13 +82,12 @@ def test_sufficient_and_minimal_follow_the_tolerance(task, model):
 def test_a_path_without_which_nothing_is_known_cannot_be_removed(task, model):
     """However large the tolerance is."""
     score = score_circuit(model, task, CIRCUIT, task.sample(4), tolerance=1e9, controls=0)
-    worst = replace(score.paths[0], removed_loss=2.0)
-    for loss, minimal in ((2.0, True), (1.9, False)):
-        row = replace(worst, removed_loss=loss)
-        losses = {"baseline_loss": 0.1, "combined_loss": 1.0, "uninformed_loss": 2.0}
+    losses = {"baseline_loss": 0.1, "combined_loss": 1.0, "uninformed_loss": 2.0}
+    for loss, spared in ((2.0, ()), (1.9, (score.paths[0].path,))):
+        row = replace(score.paths[0], removed_loss=loss)
         learned = replace(score, **losses, paths=(row,), learned=True)
-        assert learned.sufficient and learned.minimal == minimal
-        assert learned.spared == (() if minimal else (row.path,))
+        assert learned.sufficient and learned.minimal == (not spared)
+        assert learned.spared == spared
 
 
 def test_ablations_equal_a_naive_loop(task, model):
@@ -166,15 +158,8 @@ def test_what_a_path_enables_is_seen_from_both_sides(rotary, task, model):
 
 
 def test_random_circuits_have_the_same_size_and_mechanisms(task):
-    circuit = Circuit(
-        {
-            Head(0, 0): OneHot((RolePath(2, 1), RolePath(4, 3))),
-            Head(1, 0): Shared((RolePath(0, 2), RolePath(0, 4), RolePath(2, 1))),
-            Head(2, 0): UNIFORM,
-            Head(2, 1): IDENTITY,
-        },
-        5,
-    )
+    lines = ["L0.H0 s2<-s1 s4<-s3", "L1.H0 shared s0<-s2 s0<-s4 s2<-s1"]
+    circuit = ri.parse_circuit([*lines, "L2.H0 uniform", "L2.H1 identity"], task)
     heads = [Head(layer, head) for layer in range(3) for head in range(2)]
     paths = Positions.of(task.sample(8), Mask()).paths
     assert sorted(paths) == sorted(RolePath(*path) for path in PATHS)
@@ -196,7 +181,7 @@ def test_random_circuits_have_the_same_size_and_mechanisms(task):
 def test_the_control_is_what_random_circuits_give(task, model, monkeypatch):
     monkeypatch.setattr(scores, "QUICK", 2)  # examples that may refuse, all decide
     batch = task.sample(4)
-    circuit = Circuit({Head(1, 0): OneHot((RolePath(0, 2),))}, 5)
+    circuit = ri.parse_circuit(["L1.H0 s0<-s2"], task)
     heads = [Head(layer, head) for layer in range(3) for head in range(2)]
     paths = Positions.of(batch, Mask()).paths
     found = random_control(Scorer(model, task, batch), circuit, count=8, seed=4)
