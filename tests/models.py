@@ -1,6 +1,7 @@
 """Small untrained models, HookedTransformers and bridges, and a task for them."""
 
 import warnings
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -26,26 +27,22 @@ def bridge_weights(ours, cfg=None):
     weights = {
         "embed.weight": ours["embed.W_E"],
         "pos_embed.weight": ours["pos_embed.W_pos"],
-        "ln_final.weight": ours["ln_final.w"],
-        "ln_final.bias": ours["ln_final.b"],
         "unembed.weight": ours["unembed.W_U"].T,
         "unembed.bias": ours["unembed.b_U"],
     }
+    for norm in (name.removesuffix(".w") for name in ours if name.endswith(".w")):
+        weights |= {f"{norm}.weight": ours[f"{norm}.w"], f"{norm}.bias": ours[f"{norm}.b"]}
     for layer in range(sum(name.endswith("W_Q") for name in ours)):
-        block = f"blocks.{layer}."
-        mlp = f"{block}mlp.W_in" in ours
-        for norm in ("ln1", "ln2") if mlp else ("ln1",):
-            weights[f"{block}{norm}.weight"] = ours[f"{block}{norm}.w"]
-            weights[f"{block}{norm}.bias"] = ours[f"{block}{norm}.b"]
+        attn, mlp = f"blocks.{layer}.attn.", f"blocks.{layer}.mlp."
         for name in "QKV":
-            weight = ours[f"{block}attn.W_{name}"]  # [head d_model d_head]
-            weights[f"{block}attn.{name.lower()}.weight"] = weight.transpose(1, 2).flatten(0, 1)
-            weights[f"{block}attn.{name.lower()}.bias"] = ours[f"{block}attn.b_{name}"].flatten()
-        weights[f"{block}attn.o.weight"] = ours[f"{block}attn.W_O"].flatten(0, 1).T
-        weights[f"{block}attn.o.bias"] = ours[f"{block}attn.b_O"]
-        for name in ("in", "out") if mlp else ():
-            weights[f"{block}mlp.{name}.weight"] = ours[f"{block}mlp.W_{name}"].T
-            weights[f"{block}mlp.{name}.bias"] = ours[f"{block}mlp.b_{name}"]
+            weight = ours[f"{attn}W_{name}"]  # [head d_model d_head]
+            weights[f"{attn}{name.lower()}.weight"] = weight.transpose(1, 2).flatten(0, 1)
+            weights[f"{attn}{name.lower()}.bias"] = ours[f"{attn}b_{name}"].flatten()
+        weights[f"{attn}o.weight"] = ours[f"{attn}W_O"].flatten(0, 1).T
+        weights[f"{attn}o.bias"] = ours[f"{attn}b_O"]
+        for name in ("in", "out") if f"{mlp}W_in" in ours else ():
+            weights[f"{mlp}{name}.weight"] = ours[f"{mlp}W_{name}"].T
+            weights[f"{mlp}{name}.bias"] = ours[f"{mlp}b_{name}"]
     return weights
 
 
@@ -110,25 +107,19 @@ def hooked_model(**sizes):
     return randomize(stock_transformer(**{**LOOKUP_SIZES, "seed": 0, "device": "cpu", **sizes}))
 
 
-FAMILIES = ["gpt2", "llama", "qwen2", "gemma"]
+_SIZES = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
+_SIZES |= {"intermediate_size": 64, "max_position_embeddings": 64}
+FAMILIES = {  # two layers of four heads, with keys that queries share
+    "gpt2": partial(transformers.GPT2Config, n_embd=32, n_layer=2, n_head=4, n_positions=64),
+    "llama": partial(transformers.LlamaConfig, **_SIZES, num_key_value_heads=2),
+    "qwen2": partial(transformers.Qwen2Config, **_SIZES, num_key_value_heads=2),
+    "gemma": partial(transformers.GemmaConfig, **_SIZES, num_key_value_heads=1, head_dim=8),
+}
 
 
 def untrained_bridge(family, folder):
-    """An untrained model of two layers of four heads, with keys that queries share."""
     tokenizer = sentence_tokenizer()
-    sizes = {
-        "vocab_size": len(tokenizer), "hidden_size": 32, "num_hidden_layers": 2,
-        "num_attention_heads": 4, "intermediate_size": 64, "max_position_embeddings": 64,
-    }  # fmt: skip
-    configs = {
-        "gpt2": lambda: transformers.GPT2Config(
-            vocab_size=len(tokenizer), n_embd=32, n_layer=2, n_head=4, n_positions=64
-        ),
-        "llama": lambda: transformers.LlamaConfig(**sizes, num_key_value_heads=2),
-        "qwen2": lambda: transformers.Qwen2Config(**sizes, num_key_value_heads=2),
-        "gemma": lambda: transformers.GemmaConfig(**sizes, num_key_value_heads=1, head_dim=8),
-    }
-    return bridge_of_config(configs[family](), tokenizer, folder)
+    return bridge_of_config(FAMILIES[family](vocab_size=len(tokenizer)), tokenizer, folder)
 
 
 def bridge_of_config(config, tokenizer, folder, kind=transformers.AutoModelForCausalLM):

@@ -11,24 +11,23 @@ def printed(lines, correct, acceptable):
     return lines.replace(" / ", "\n"), correct, acceptable
 
 
-EQUATIONS = printed(
-    "b = 2 / c = 3 / d = 0 / a = 1 / e = b / g = a / h = d / f = c / k = e / i = f / l = g / j "
-    "= h / n = k / p = l / o = i / m = j / q = n / s = p / r = o / t = m / What is the value of"
-    " s? Say directly only the numeric value, without any other words.",
-    "1",
-    "0, 1, 2, 3",
-)
-
-FUNCTIONS = printed(
-    "a(0) = 3 / a(1) = 2 / a(2) = 0 / a(3) = 1 / b(0) = 1 / b(1) = 3 / b(2) = 2 / b(3) = 0 / "
-    "c(0) = 1 / c(1) = 0 / c(2) = 3 / c(3) = 2 / d(0) = 1 / d(1) = 0 / d(2) = 2 / d(3) = 3 / e "
-    "= b / f = a / g = c / h = d / i = 0 / j = 2 / k = 3 / l = 1 / What is the value of f(i)? "
-    "Say directly only the numeric value, without any other words.",
-    "3",
-    "0, 1, 2, 3",
-)
-
-PRINTED = [EQUATIONS, FUNCTIONS]
+PRINTED = [
+    printed(
+        "b = 2 / c = 3 / d = 0 / a = 1 / e = b / g = a / h = d / f = c / k = e / i = f / l = g / j "
+        "= h / n = k / p = l / o = i / m = j / q = n / s = p / r = o / t = m / What is the value of"
+        " s? Say directly only the numeric value, without any other words.",
+        "1",
+        "0, 1, 2, 3",
+    ),
+    printed(
+        "a(0) = 3 / a(1) = 2 / a(2) = 0 / a(3) = 1 / b(0) = 1 / b(1) = 3 / b(2) = 2 / b(3) = 0 / "
+        "c(0) = 1 / c(1) = 0 / c(2) = 3 / c(3) = 2 / d(0) = 1 / d(1) = 0 / d(2) = 2 / d(3) = 3 / e "
+        "= b / f = a / g = c / h = d / i = 0 / j = 2 / k = 3 / l = 1 / What is the value of f(i)? "
+        "Say directly only the numeric value, without any other words.",
+        "3",
+        "0, 1, 2, 3",
+    ),
+]
 
 SHORTER = [  # the formulations with fewer steps and chains, and texts of them
     ri.EquationsPrompt(steps=3),

@@ -155,9 +155,8 @@ def test_a_circuit_is_clicked_together_without_jupyter():
         answer()
         becomes("L2.H0 uniform")
         # By keys: what was taken back comes again, and another head is looked at.
-        for keys, line in (
-            ("Control+z", both), ("Control+Shift+Z", "L2.H0 uniform"), ("Control+z", both)
-        ):  # fmt: skip
+        back, again = ("Control+z", both), ("Control+Shift+Z", "L2.H0 uniform")
+        for keys, line in (back, again, back):
             page.keyboard.press(keys)
             answer()
             becomes(line)

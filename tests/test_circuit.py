@@ -29,7 +29,7 @@ CIRCUIT = ri.Circuit(
     {ri.Head(2, 1): ONE_HOT, ri.Head(0, 0): UNIFORM, ri.Head(1, 0): IDENTITY},
     n_roles=7,
     task=RetrievalTask().to_dict(),
-    enabling=(ri.parse_head_path("L0.H0 s2<-s1", 7),),
+    enabling=(ri.parse_head_path("L0.H1 s2<-s1", 7),),
 )
 
 heads = st.tuples(st.integers(0, 5), st.integers(0, 3))
@@ -49,7 +49,7 @@ def test_circuits_survive_json(sources):
 def test_json_has_a_line_a_head():
     data = json.loads(CIRCUIT.to_json())
     assert list(data) == ["task", "heads", "enabling"]
-    assert data["enabling"] == ["L0.H0 s2<-s1"]
+    assert data["enabling"] == ["L0.H1 s2<-s1"]
     assert data["heads"][2] == {
         "layer": 2,
         "head": 1,
@@ -98,10 +98,7 @@ def test_heads_that_a_model_lacks_are_refused():
 
 
 def test_a_circuit_reads_well_and_is_drawn():
-    lines = repr(
-        ri.Circuit(CIRCUIT.mechanisms, 7, enabling=(ri.HeadPath(ri.Head(0, 1), ri.RolePath(2, 1)),))
-    )
-    assert lines.splitlines() == [
+    assert repr(CIRCUIT).splitlines() == [
         "L0.H0 uniform",
         "L1.H0 identity",
         "L2.H1 one-hot s0<-s2 s4<-s3",
@@ -119,9 +116,6 @@ def test_an_unfinished_circuit_says_so_in_files_and_text():
     assert marked.replace(ri.Head(3, 0), UNIFORM).unfinished == ""
 
 
-TASK = RetrievalTask(chains=3, steps=2, dim=2)
-
-
 @pytest.mark.parametrize("text", ["s0->s2", "s0<-", "<-s2", "s0<-s9", "", "s0<-s2<-s4", "s0 s2"])
 def test_other_texts_are_no_path(text):
     with pytest.raises(InputError, match="expected a (path such as s0<-s2|role)"):
@@ -129,15 +123,13 @@ def test_other_texts_are_no_path(text):
 
 
 def test_paths_against_the_mask_and_unknown_roles_are_refused():
-    roles = TASK.sample(2).roles
+    roles = RetrievalTask(chains=3, steps=2, dim=2).sample(2).roles
     with pytest.raises(InputError, match=r"found s1<-s2: s2 comes later in the sequence"):
         OneHot((ri.RolePath(1, 2),)).pattern(Positions(roles, 15))
     with pytest.raises(InputError, match=r"expected roles from s0 to s4, found the path s0<-s5"):
         OneHot((ri.RolePath(0, 5),)).pattern(Positions(roles, 15))
-    bidirectional = OneHot((ri.RolePath(1, 2),)).pattern(
-        Positions(roles, 15, mask=Mask(causal=False))
-    )
-    assert bidirectional.sum() == 6
+    both_ways = Positions(roles, 15, mask=Mask(causal=False))
+    assert OneHot((ri.RolePath(1, 2),)).pattern(both_ways).sum() == 6
 
 
 def test_a_mean_goes_on_by_offset_where_sequences_are_longer():

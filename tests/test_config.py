@@ -83,9 +83,8 @@ def test_what_is_written_is_read_back():
     for drawing in (Drawing(ri.RetrievalTask(base=2.5)), full):
         text = json.dumps(to_data(drawing))
         assert from_json(Drawing, text, "drawing") == drawing
-    assert from_data(Drawing, {"task": {**PLAIN, "base": 2}}, "d").task == ri.RetrievalTask(
-        base=2.0
-    )
+    read = from_data(Drawing, {"task": {**PLAIN, "base": 2}}, "d")
+    assert read.task == ri.RetrievalTask(base=2.0)
 
 
 @pytest.mark.parametrize(

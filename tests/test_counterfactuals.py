@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import retrieval_interp as ri
+from tests.models import Lookup
 from tests.texts import SENTENCE, giving, pairs, sentence_tokenizer
 
 
@@ -86,6 +87,15 @@ def test_without_another_example_of_the_same_padding_there_is_none(padded):
 
     with pytest.raises(ri.InputError, match="the same padding .* found none for 2 of 2 examples"):
         Two().counterfactual(padded[:2])
+
+
+def test_a_counterfactual_is_drawn_where_the_batch_has_none():
+    task = Lookup()
+    batch = task.sample(3, split="test")
+    other = task.counterfactual(batch)
+    asked, told = (other.inputs.gather(1, batch.roles[:, :, role]) for role in (0, 1))
+    assert torch.equal(asked, told)  # each is an example with its roles where they were
+    assert (other.inputs != batch.inputs).any(1).all()
 
 
 def test_counterfactuals_that_cannot_be_are_refused():

@@ -231,7 +231,6 @@ def test_an_interrupt_leaves_nothing_on_the_model(place):
         ({"time": 0.0}, "time: expected more than 0"),
         ({"time": float("nan")}, "time: expected more than 0"),
         ({"fewest": "rows"}, "fewest: expected paths or heads, found 'rows'"),
-        ({"heads": [Head(9, 0)]}, "heads: expected .* L0.H0 to L4.H0, found L9.H0"),
         ({"heads": []}, "heads: .* found none"),
     ],
 )

@@ -110,18 +110,15 @@ def test_paths_appear_in_the_order_in_which_layers_were_switched_on(series):
         crossing, on = row.attention_half, ON[row.path.head.layer]
         if str(row.path) != "L0.H0 s4<-s4":  # an early position attends to itself anyway
             assert (crossing.after, crossing.by) == (on - 100, on)
-    above = {name: row.above for name, row in rows.items()}
-    assert above["L0.H0 s4<-s3"].by == 200 and above["L0.H0 s4<-s4"] is None  # shares its role
-    assert above["L2.H0 s0<-s2"].by == 300 and above["L4.H0 s0<-s4"].by == 500
+    assert rows["L0.H0 s4<-s3"].above.by == 200 and rows["L0.H0 s4<-s4"].above is None
+    assert rows["L2.H0 s0<-s2"].above.by == 300 and rows[LAST].above.by == 500
     assert not rows["L0.H0 s2<-s1"].carries
 
 
-def test_attention_of_an_early_layer_leads_and_nothing_is_necessary_before_it_is_used(series):
+def test_nothing_is_necessary_before_it_is_used(series):
     rows = {str(row.path): row for row in path_emergence(series)}
     # x_1 is answered from step 300 on, when layer 2 finds it through what layer 0 brings.
-    first, last = rows["L0.H0 s2<-s1"], rows["L4.H0 s0<-s4"]
-    assert (first.attention_half.by, first.necessity_half.by) == (200, 300)
-    assert last.attention_half.by == last.necessity_half.by == 500
+    assert [rows[path].necessity_half.by for path in ("L0.H0 s2<-s1", LAST)] == [300, 500]
     for path in series.paths:
         assert series.necessity(path)[0] == pytest.approx(0.0, abs=0.05)
         assert max(series.necessity(path)) <= 1.0 + 1e-6
@@ -191,9 +188,9 @@ def test_figures_show_the_series(series):
     assert marks == [row.above.step for row in rows if row.above]
     drawn = {trace.name: list(trace.y) for trace in losses if trace.mode is None}
     assert drawn["partial, x_2"] == [row.partial_losses[1] for row in series.losses]
-    groups = [g for g in ElementTree.fromstring(ri.crossing_figure(series)) if g.get("data-path")]
-    notes = {group.get("data-path"): group[3].text for group in groups}
-    assert notes == {str(row.path): str(row.above or "never") for row in rows}
+    groups = ElementTree.fromstring(ri.crossing_figure(series))
+    notes = {group.get("data-path"): [*group.itertext()] for group in groups}
+    assert all(str(row.above or "never") in notes[str(row.path)] for row in rows)
 
 
 def test_crossings_by_hand():

@@ -45,9 +45,9 @@ def printed(tmp_path, monkeypatch, capsys, without_type_checks):
     return run_code
 
 
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-PAGES = [str(page.relative_to(ROOT)) for page in PAGES if "```python" in page.read_text()]
-PRINTED = {  # words that some pages' code has to print
+MARKDOWN = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [str(page.relative_to(ROOT)) for page in MARKDOWN if "```python" in page.read_text()]
+PAGE_SAYS = {  # words that some pages' code has to print
     "README.md": ["Sufficient: with 5 of 5 heads replaced"],
     "docs/depth.md": ["can deliver B, C, D and E."],
     "docs/tokens.md": ["L1.H0  one-hot s0<-s2", "repeated A <- B after it"],
@@ -57,19 +57,20 @@ PRINTED = {  # words that some pages' code has to print
 }
 SLOW = {"README.md", "docs/tokens.md"}
 SLOW |= {f"docs/guide/{name}.md" for name in ("discovery", "own-model", "why")}
-PAGES = [pytest.param(page, marks=[pytest.mark.slow] * (page in SLOW)) for page in PAGES]
 
 
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize(
+    "page", [pytest.param(page, marks=[pytest.mark.slow] * (page in SLOW)) for page in PAGES]
+)
 def test_the_lines_of_a_page_run(page, printed):
     found = printed("\n".join(blocks(page, "python")))
-    assert all(part in found for part in PRINTED.get(page, ())), found
+    assert all(part in found for part in PAGE_SAYS.get(page, ())), found
 
 
 README = (ROOT / "README.md").read_text()
 COMMANDS = re.findall(r"^\| `retrieval-interp (.+?)` \| (.*) \|$", README, re.M)
 # What makes a long line short; all other words are the README's.
-SHORTER = {
+SHORT = {
     "why": "--upto heads --examples 8 --controls 2",
     "ablate": "--examples 64",
     "scan": "--examples 32",
@@ -93,7 +94,7 @@ def test_the_readmes_commands_run_one_after_the_other(
         name, *words = shlex.split(line)
         if name == "llm":  # asks a model that need not be installed
             continue
-        done = run_command_in_process(name, *words, *SHORTER.get(name, "").split(), cwd=tmp_path)
+        done = run_command_in_process(name, *words, *SHORT.get(name, "").split(), cwd=tmp_path)
         assert done.returncode == 0 and done.stdout, (line, done.stderr)
     assert {line.split()[0] for line, _ in COMMANDS} == set(known)
 
@@ -117,7 +118,7 @@ def test_a_circuit_is_drawn(tmp_path):
     assert (tmp_path / "out.svg").read_text().count("marker-end") >= 6
 
 
-SCRIPTS = {  # what they print, run as a user runs them
+SCRIPT_SAYS = {  # what they print, run as a user runs them
     "suppose_a_circuit.py": ["taken back", "not below 0.05", "with 3 of 5 heads replaced"],
     "own_task.py": [
         *["Sufficient: with 1 of 1 head", "L0.H0: original -> one-hot here<-before"],
@@ -128,14 +129,14 @@ SCRIPTS = {  # what they print, run as a user runs them
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", SCRIPTS)
+@pytest.mark.parametrize("name", SCRIPT_SAYS)
 def test_a_script_prints_what_it_says(name, tmp_path):
     words = " ".join(run(ROOT / "examples" / name, cwd=tmp_path).split())
-    assert all(part in words for part in SCRIPTS[name]), words
+    assert all(part in words for part in SCRIPT_SAYS[name]), words
 
 
 WIDGET = "application/vnd.jupyter.widget-view+json"
-SHOWN = {  # what a notebook has to show: parts of its texts, or a kind of data
+NOTEBOOK_SHOWS = {  # what a notebook has to show: parts of its texts, or a kind of data
     "circuit_discovery": [
         *[", below 0.05", "Minimal, as no path can go", "6 paths", "minimal: True"],
         *["text/html", WIDGET],
@@ -149,7 +150,7 @@ SHOWN = {  # what a notebook has to show: parts of its texts, or a kind of data
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", SHOWN)
+@pytest.mark.parametrize("name", NOTEBOOK_SHOWS)
 def test_a_notebook_shows_what_it_says(name, tmp_path, monkeypatch):
     """From a temporary folder, with this interpreter and no settings of a user."""
     import nbformat  # which takes seconds
@@ -173,7 +174,7 @@ def test_a_notebook_shows_what_it_says(name, tmp_path, monkeypatch):
     assert [output.text for output in outputs if output.get("name") == "stderr"] == []
     shown = {kind for output in outputs for kind in output.get("data", ())}
     texts = [output.get("text") or output.data.get("text/plain", "") for output in outputs]
-    assert all(part in "\n".join(texts) or part in shown for part in SHOWN[name]), texts
+    assert all(part in "\n".join(texts) or part in shown for part in NOTEBOOK_SHOWS[name]), texts
 
 
 def test_heads_of_gpt2_are_ranked_beside_a_papers(tmp_path, printed):

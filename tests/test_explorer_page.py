@@ -40,6 +40,10 @@ def worth(page, key):
     return page.losses[page.page["details"][key]]
 
 
+def how(page):
+    return page.page["details"]["how"]
+
+
 def test_a_click_makes_a_path_and_a_second_takes_it_away(page, bench):
     ask(page, "toggle", path="L1.H0 s0<-s2")
     assert str(bench.circuit[1, 0]) == "one-hot s0<-s2"
@@ -57,26 +61,29 @@ def test_a_click_makes_a_path_and_a_second_takes_it_away(page, bench):
 def test_a_selected_path_says_what_it_is_worth(page, bench):
     path = "L1.H0 s0<-s2"
     ask(page, "show", path=path)
-    details, empty = page.page["details"], bench.scorer.empty_circuit
-    cut = bench.loss_with(empty.cut(ri.parse_head_path(path, 5)))
-    assert worth(page, "cut") == pytest.approx(cut, abs=1e-6) and not page.page["inside"]
+    cut = bench.loss_with(bench.scorer.empty_circuit.cut(ri.parse_head_path(path, 5)))
+    assert worth(page, "cut") == pytest.approx(cut, abs=1e-6)
     assert worth(page, "changed") == pytest.approx(bench.loss_with(path), abs=1e-6)
-    assert details["how"] == "with L1.H0 one-hot along this path alone"
+    assert how(page) == "with L1.H0 one-hot along this path alone"
     attention = float(bench.measured.intact_attention[1, 0, 0, 2])
-    assert details["attention"] == pytest.approx(attention, abs=1e-4)
+    assert page.page["details"]["attention"] == pytest.approx(attention, abs=1e-4)
+
+
+def test_a_selected_path_of_the_circuit_says_what_it_is_worth_there(page, bench):
+    path = "L1.H0 s0<-s2"
     ask(page, "suppose", line="L0.H0 uniform")
     ask(page, "toggle", path=path)
-    assert page.page["inside"]
-    assert worth(page, "changed") == pytest.approx(bench.loss_with("L1.H0 one-hot"))
-    assert page.page["details"]["how"] == "removed from the circuit"
-    ask(page, "show", path="L1.H0 s4<-s3")
-    assert page.page["details"]["how"] == "with it"  # beside the other path
     ask(page, "show", path=path)
+    assert page.page["inside"] and how(page) == "removed from the circuit"
+    assert worth(page, "changed") == pytest.approx(bench.loss_with("L1.H0 one-hot"))
+    ask(page, "show", path="L1.H0 s4<-s3")
+    assert not page.page["inside"] and how(page) == "with it"  # beside the other path
     ask(page, "score")
-    (scored,) = bench.scored.paths
-    assert page.page["rows"][0]["removed_loss"] == scored.removed_loss
-    assert page.page["rows"][0]["live_loss"] == pytest.approx(worth(page, "cut"), abs=1e-6)
+    assert page.page["rows"][0]["removed_loss"] == bench.scored.paths[0].removed_loss
     assert page.page["scored"]["verdict"].startswith(ri.verdict(bench.scored, bench.task))
+
+
+def test_a_path_that_the_mask_hides_says_so(page):
     ask(page, "show", path="L1.H0 s2<-s0")
     assert "source before its destination" in page.html
 
@@ -87,9 +94,8 @@ def test_the_choices_are_worth_what_they_say(page, bench):
     choices = page.page["choices"]
     (chosen,) = [choice for choice in choices if choice["chosen"]]
     assert (chosen["line"], chosen["name"]) == ("L1.H1 one-hot s4<-s3", "as it is")
-    assert {"original", "uniform", "identity", "role-mean"} <= {
-        choice["name"] for choice in choices
-    }
+    names = {choice["name"] for choice in choices}
+    assert {"original", "uniform", "identity", "role-mean"} <= names
     losses = [page.losses[choice["circuit"]] for choice in choices]
     for choice, loss in zip(choices, losses):
         ask(page, "suppose", line=choice["line"])
@@ -108,7 +114,7 @@ def test_a_click_is_answered_between_two_losses(page):
     assert "…" not in page.html
 
 
-def test_choices_and_heads_say_what_is_kept(page, bench):
+def test_choices_and_heads_say_what_is_kept(page):
     ask(page, "keep")
     ask(page, "toggle", path="L1.H0 s0<-s2")
     ask(page, "show", head="L1.H0")
@@ -116,14 +122,9 @@ def test_choices_and_heads_say_what_is_kept(page, bench):
     assert names == ["keeps all", "keeps a row", "keeps nothing", "as it is"]
     assert {row["kind"] for row in page.page["maps"]} == {"keeps nothing", "keeps 1"}
     ask(page, "show", path="L1.H0 s0<-s2")
-    assert (page.page["details"]["how"], page.page["details"]["act"]) == (
-        "if not kept",
-        "Do not keep it",
-    )
+    assert (how(page), page.page["details"]["act"]) == ("if not kept", "Do not keep it")
     ask(page, "show", path="L1.H0 s2<-s1")
-    assert (page.page["details"]["how"], page.page["details"]["act"]) == ("if kept", "Keep it")
-    ask(page, "score")
-    assert page.page["scored"]["verdict"].startswith(ri.verdict(bench.scored, bench.task))
+    assert (how(page), page.page["details"]["act"]) == ("if kept", "Keep it")
 
 
 def test_the_attention_of_a_kept_path_is_the_prompts_and_all_other_the_counterfactuals(page, bench):
@@ -211,7 +212,6 @@ def test_paths_are_framed_where_they_put_attention(page, bench):
 @pytest.mark.parametrize(
     ("asked", "text"),
     [
-        ({"do": "show", "head": "L9.H0"}, "L9.H0"),
         ({"do": "show", "example": 99}, "0 to 7"),
         ({"do": "suppose", "line": "L0.H0 dance"}, "expected original, cut, uniform"),
         ({"do": "undo"}, "expected a change to take back"),

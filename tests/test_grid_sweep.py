@@ -127,8 +127,9 @@ def test_the_results_say_what_the_metrics_say(whole):
     assert held == summary["order"]["held"] > 0
     poor = [result["validation_loss"] > 0.7 for result in summary["runs"]]
     assert summary["share_above_0.7"] == sum(poor) / len(poor)
+    printed = [line.split()[:4] for line in done.stdout.splitlines()]
     for row in summary["depths"]:
-        assert f"     {row['layers']}     2  {row['mean']:.4f}  {row['min']:.4f}" in done.stdout
+        assert [str(row["layers"]), "2", f"{row['mean']:.4f}", f"{row['min']:.4f}"] in printed
     assert summary["command"].endswith(f"sweep --grid section7-ic --scale smoke --out {out}")
 
 

@@ -1,5 +1,6 @@
 """What commands print: the overview, help, lists and tables."""
 
+import math
 import re
 import subprocess
 import sys
@@ -14,7 +15,7 @@ from retrieval_interp.__main__ import COMMANDS
 from retrieval_interp.commands.list import main as list_
 from retrieval_interp.presets import PRESETS
 from retrieval_interp.storage.checkpoint import load_checkpoint, shipped_checkpoints
-from retrieval_interp.views.tables import text_table
+from retrieval_interp.views.tables import text_table, to_error, with_error
 
 
 def test_the_overview_has_every_command_in_a_line(run_command_in_process):
@@ -71,6 +72,14 @@ def test_checkpoints_presets_and_tasks_are_listed_as_they_are(capsys):
     names = {row[0] for row in rows(capsys, "tasks") if row[0]}
     assert {"RetrievalTask", "TemplateTask"} < names
     assert all(issubclass(getattr(tasks, name), tasks.Task) for name in names)
+
+
+def test_numbers_have_the_digits_that_their_error_allows():
+    assert [to_error(0.01234, se) for se in (0.0004, 0.04, 3.0)] == ["+0.0123", "+0.01", "+0"]
+    assert [to_error(-0.00004, 0.001), to_error(0.0123, 0.0)] == ["+0.000", "+0.012"]
+    assert [to_error(0.0, 0.0), to_error(-2.345, math.nan)] == ["+0.0", "-2.3"]
+    assert with_error(0.0008, 0.00003) == "0.00080 +- 0.00003"
+    assert with_error(0.25, 0.01) == "0.2500 +- 0.0100"
 
 
 cells = st.lists(st.text("ab.", min_size=1, max_size=9), max_size=4).map(" ".join)

@@ -11,7 +11,7 @@ from examples.reach_the_bound import compile_circuit, doubling_heads, split
 from retrieval_interp.circuits.circuit import Circuit, circuit_diff
 from retrieval_interp.circuits.discovery.needed import minimal_sets
 from retrieval_interp.circuits.discovery.search import _CONFIRMING, Search, SearchOptions
-from retrieval_interp.circuits.losses import Scorer, all_but_one, standard_error
+from retrieval_interp.circuits.losses import Scorer, standard_error
 from retrieval_interp.circuits.mechanisms import IDENTITY, Cut, OneHot
 from retrieval_interp.circuits.paths import Head, HeadPath, RolePath
 from tests.built_by_hand import LastMark, Star, built, finds_the_star, passing_model
@@ -52,10 +52,12 @@ def test_sets_equal_those_of_all_subsets_run_by_hooks(scales):
 def test_sets_that_overlap_are_told_together():
     paths = [ri.HeadPath(ri.Head(0, head), ri.RolePath(1, 0)) for head in range(4)]
     pairs = tuple(itertools.combinations(paths, 2))
-    assert "any 3 of L0.H0, L0.H1, L0.H2, L0.H3 suffice" in repr(Circuit({}, 3, redundant=pairs))
-    assert "one of L0.H0, L0.H1 is needed for" in repr(Circuit({}, 3, redundant=pairs[:2]))
-    a, b, c, _ = paths
-    assert all_but_one((a, b, c)) == [(b, c), (a, c), (a, b)]
+    every, some, single = (Circuit({}, 3, redundant=pairs[:n]) for n in (6, 2, 1))
+    assert "any 3 of L0.H0, L0.H1, L0.H2, L0.H3 suffice" in repr(every)
+    assert "one of L0.H0, L0.H1 is needed for" in repr(some)
+    said = "any one of L0.H0, L0.H1 suffices for s1<-s0"
+    assert said in repr(single) and f"redundant: + {said}" in circuit_diff(Circuit({}, 3), single)
+    assert Circuit.from_json(every.to_json(), 3) == every
 
 
 def test_the_score_of_redundant_paths_is_that_of_plain_runs():
@@ -70,26 +72,17 @@ def test_the_score_of_redundant_paths_is_that_of_plain_runs():
     assert {*itertools.chain(*circuit.redundant)} == built.enabling - built.carrying
     assert len(score.redundant) == len(circuit.redundant) > 0
     for row in score.redundant:
-        measured_by_cut = {
-            row.paths: row.live_loss,
-            row.paths[1:]: row.left_losses[0],
-            row.paths[:1]: row.left_losses[1],
-        }
-        for cut, measured in measured_by_cut.items():
+        cuts = (row.paths, row.paths[1:], row.paths[:1])
+        for cut, measured in zip(cuts, (row.live_loss, *row.left_losses)):
             zeros = Circuit({path.head: Cut((path.path,)) for path in cut}, circuit.n_roles)
             expected = naive_loss(built.model, task, zeros, batch)
             assert measured == pytest.approx(expected, abs=1e-6)
         assert row.one_suffices and row.needed and all(row.suffice)
-        least, most = min(row.left_losses), row.live_loss
-        assert 0 <= least < most
+        assert 0 <= min(row.left_losses) < row.live_loss
         if row.paths[0].path == RolePath(0, 1):  # what the query needs to find s2
             later = {HeadPath(Head(1, 0), RolePath(0, 2)), HeadPath(Head(2, 0), RolePath(0, 4))}
             assert {enabled.path for enabled in row.enables} == later
             assert row.enables[0].side == "query" and row.enables[0].attention > 0.99
-    assert Circuit.from_json(circuit.to_json(), circuit.n_roles) == circuit
-    without = Circuit(circuit.mechanisms, circuit.n_roles, circuit.task)
-    said = "any one of L0.H0, L0.H1 suffices for s2<-s3"
-    assert said in repr(circuit) and f"redundant: + {said}" in circuit_diff(without, circuit)
 
 
 def test_a_model_that_misses_the_tolerance_blames_no_path(small):

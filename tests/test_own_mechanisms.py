@@ -11,17 +11,6 @@ from tokenizers.processors import TemplateProcessing
 
 import retrieval_interp as ri
 from retrieval_interp.circuits import Circuit, Head, Scorer, mechanisms
-from retrieval_interp.circuits.mechanisms import (
-    ORIGINAL,
-    UNIFORM,
-    Cut,
-    Mechanism,
-    OneHot,
-    Positions,
-    Shared,
-    WithPaths,
-    pattern_of,
-)
 from retrieval_interp.circuits.paths import Mask
 from retrieval_interp.circuits.replacement import ablated
 from retrieval_interp.views.score_text import mechanism_words
@@ -72,8 +61,8 @@ def test_a_rule_reads_words_and_no_padding(rules_reset):
 
     made = ri.rule("to-first", first, tokenizer)
     tokens, real = torch.tensor([[0, 1, 2], [3, 4, 5]]), torch.tensor([[1, 1, 1], [0, 1, 1]]).bool()
-    positions = Positions(torch.zeros(2, 1, 1).long(), 3, Mask(), tokens, real)
-    pattern = pattern_of(made, positions)
+    positions = mechanisms.Positions(torch.zeros(2, 1, 1).long(), 3, Mask(), tokens, real)
+    pattern = mechanisms.pattern_of(made, positions)
     assert seen == ["abc", "ef"]
     assert pattern[0].tolist() == [[1, 0, 0]] * 3 and pattern[1].tolist() == [
         [0] * 3,
@@ -97,10 +86,11 @@ def test_a_program_of_text_and_tokenizer_is_a_rule(rules_reset, begins):
         return "same length", ((sizes[:, None] == sizes) & (sizes > 1)).numpy() * 2.0
 
     made = ri.rule("same-length", same_length, tokenizer)
-    positions = Positions(torch.zeros(1, 1, 1).long(), len(ids), Mask(), torch.tensor([ids]))
+    no_roles, tokens = torch.zeros(1, 1, 1).long(), torch.tensor([ids])
+    positions = mechanisms.Positions(no_roles, len(ids), Mask(), tokens)
     first = [1.0, *[0.0] * 4]
     third = [[0, 0, 1, 0, 0], [0, 0, 0.5, 0.5, 0]]
-    assert pattern_of(made, positions)[0].tolist() == [first, first, *third, first]
+    assert mechanisms.pattern_of(made, positions)[0].tolist() == [first, first, *third, first]
     with pytest.raises(ri.InputError, match="same-length: expected a tokenizer, which"):
         ri.rule("same-length", same_length)
     for kind in ("", "two words"):
@@ -120,7 +110,7 @@ def test_a_program_of_text_and_tokenizer_is_a_rule(rules_reset, begins):
 def test_patterns_of_ones_own_are_checked(
     without_type_checks, rules_reset, small, pattern, message
 ):
-    class Wrong(Mechanism):
+    class Wrong(mechanisms.Mechanism):
         kind = "wrong"
 
         def pattern(self, positions):
@@ -153,23 +143,23 @@ def test_a_mechanism_has_numbers_and_a_word_of_its_own(rules_reset):
 
     with pytest.raises(ri.InputError, match="Nameless: expected a `kind` .* found none"):
 
-        class Nameless(OneHot):
+        class Nameless(mechanisms.OneHot):
             pass
 
 
 @dataclass(frozen=True)
-class WeakOneHot(WithPaths):
+class WeakOneHot(mechanisms.WithPaths):
     """Three tenths of a one-hot head."""
 
     kind = "three-tenths"
     follows_paths = True
 
     def pattern(self, positions):
-        return 0.3 * OneHot(self.paths).pattern(positions)
+        return 0.3 * mechanisms.OneHot(self.paths).pattern(positions)
 
 
 @dataclass(frozen=True)
-class WeakShared(Shared):
+class WeakShared(mechanisms.Shared):
     kind = "weak-shared"
 
     def pattern(self, positions):
@@ -177,7 +167,7 @@ class WeakShared(Shared):
 
 
 @dataclass(frozen=True)
-class Weakened(Mechanism):
+class Weakened(mechanisms.Mechanism):
     """A tenth of the head's own attention."""
 
     kind = "weakened"
@@ -188,7 +178,7 @@ class Weakened(Mechanism):
 
 
 @dataclass(frozen=True)
-class CutTwice(Cut):
+class CutTwice(mechanisms.Cut):
     """The head's own attention along its paths turned over."""
 
     kind = "cut-twice"
@@ -198,7 +188,7 @@ class CutTwice(Cut):
 
 
 @dataclass(frozen=True)
-class HalfOutput(Mechanism):
+class HalfOutput(mechanisms.Mechanism):
     """Half of what the head writes."""
 
     kind = "half-output"
@@ -216,16 +206,17 @@ own_mechanisms = WeakOneHot(to_two), WeakShared(to_two), Weakened(), CutTwice(to
 def test_a_mechanism_of_ones_own_loses_what_it_loses_with_hooks(mechanism, task, model):
     """A scorer of vectors, which knows built-in mechanisms by role, has to run any other."""
     model, batch, head = randomize(model), task.sample(4, seed=3), Head(1, 0)
-    circuit = Circuit({head: mechanism, Head(2, 1): UNIFORM}, 5)
+    circuit = Circuit({head: mechanism, Head(2, 1): mechanisms.UNIFORM}, 5)
 
     def halve(z, hook):
         z[:, :, 0] /= 2
 
-    by_hand, hooks = circuit, []
     if mechanism.replaces_output:
-        by_hand, hooks = circuit.replace(head, ORIGINAL), [("blocks.1.attn.hook_z", halve)]
-    with model.hooks(fwd_hooks=hooks):
-        expected = task.example_losses(naive_outputs(model, by_hand, batch), batch)
+        with model.hooks(fwd_hooks=[("blocks.1.attn.hook_z", halve)]):
+            outputs = naive_outputs(model, circuit.replace(head, mechanisms.ORIGINAL), batch)
+    else:
+        outputs = naive_outputs(model, circuit, batch)
+    expected = task.example_losses(outputs, batch)
     scorer = Scorer(model, task, batch)
     intact = scorer.base_losses
     assert scorer.runs.are_cheap and (expected.mean(1) - intact.mean(1)).abs().max() > 1e-3
@@ -241,11 +232,11 @@ def test_a_mechanism_of_ones_own_keeps_its_kind_when_its_paths_change(without_ty
     start = Circuit({head: WeakOneHot(paths)}, 3)
     options = search.neighbours_of(start, head)
     fewer, more = WeakOneHot(paths[1:]), WeakOneHot(paths[:1]).adding(*start[head].paths[1:])
-    assert more == start[head] and fewer in options and OneHot(paths[1:]) not in options
+    assert more == start[head] and fewer in options and mechanisms.OneHot(paths[1:]) not in options
     # Estimates add up the changes of rows, here of all three.
     estimates = ri.attribute(search.model, search.task, search.batch, start)
     (part,) = estimates.parts
-    for mechanism in (fewer, WeakOneHot(()), OneHot(paths)):
+    for mechanism in (fewer, WeakOneHot(()), mechanisms.OneHot(paths)):
         change = mechanism.pattern(part.positions[0]) - part.used[0][:, 0]
         expected = float((part.of_loss[0][:, 0] * change).sum((1, 2)).mean())
         assert estimates.change(head, mechanism).first == pytest.approx(expected, abs=1e-6)

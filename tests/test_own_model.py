@@ -4,7 +4,6 @@ import os
 import re
 import subprocess
 import sys
-from dataclasses import replace
 from html import unescape
 
 import pytest
@@ -112,20 +111,6 @@ def test_the_record_of_a_report_makes_it_again(named, tmp_path):
 
 def page_text(html):
     return unescape(re.sub("<.*?>", "", html))
-
-
-def test_a_counterfactual_is_drawn_where_the_batch_has_none():
-    task = Lookup()
-    batch = task.sample(3, split="test")
-    other = task.counterfactual(batch)
-    asked, told = (other.inputs.gather(1, batch.roles[:, :, role]) for role in (0, 1))
-    assert torch.equal(asked, told)  # each is an example with its roles where they were
-    assert (other.inputs != batch.inputs).any(1).all()
-    task.sample = lambda n, *_, **how: replace(
-        Lookup().sample(n, *_, **how), targets=torch.ones(n, 1)
-    )
-    with pytest.raises(ri.InputError, match="none for 2 of 2 examples among 8192 more; give"):
-        task.counterfactual(task.sample(2))
 
 
 class NoDefaults(Lookup):

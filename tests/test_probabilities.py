@@ -54,8 +54,6 @@ def test_the_protocol_is_right_as_often_as_known_probabilities_say():
     # All four cities are right once in every text.
     assert row.questions == 8 and (row.accuracy, row.likeliest) == pytest.approx((0.25, 0.25))
     assert row.accepted == pytest.approx(sum(worth.values()), rel=1e-4)
-    asked = [task.question(0, 0, "test", chain).correct for chain in range(4)]
-    assert sorted(asked) == sorted(worth)
 
     prompt = ri.FunctionsPrompt()  # here they are not
     task = ri.PromptTask(prompt, task.tokenizer)

@@ -8,16 +8,10 @@ import pytest
 import retrieval_interp as ri
 from retrieval_interp.tasks.sampling import SPLITS
 from retrieval_interp.tasks.words import names as lists
-from tests import paper_prompts as paper
-from tests.paper_prompts import answer_of, sentences_of, solve
+from retrieval_interp.tasks.words import prompts
+from tests.paper_prompts import PRINTED, answer_of, sentences_of, solve
 
-FORMULATIONS = [
-    ri.EquationsPrompt(),
-    ri.LivesWithPrompt(),
-    ri.KingdomsPrompt(),
-    ri.FunctionsPrompt(),
-    ri.RelativesPrompt(),
-]
+FORMULATIONS = [formulation() for formulation in prompts.FORMULATIONS.values()]
 OTHERS = [
     ri.EquationsPrompt(steps=12, chains=7),  # 84 letters
     ri.EquationsPrompt(steps=1, chains=1),
@@ -42,7 +36,7 @@ def test_questions_are_printed_as_in_the_paper():
         (tables, *orders("1023 0231"), (1, 0)),
     ]
     asked = [ri.EquationsPrompt(), ri.FunctionsPrompt()]
-    for formulation, arguments, printed in zip(asked, given, paper.PRINTED):
+    for formulation, arguments, printed in zip(asked, given, PRINTED):
         question = formulation.render(*arguments)
         assert (question.prompt, question.correct, ", ".join(question.acceptable)) == printed
 

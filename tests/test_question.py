@@ -61,7 +61,7 @@ def test_it_is_said_what_the_answer_depends_on(sentence):
 
 
 def test_changes_of_one_place_turn_the_answer(sentence):
-    question, before = sentence.question, sentence.before
+    question, before, right = sentence.question, sentence.before, sentence.likeliest
     assert question.changes
     for change in question.changes:
         changed = sentence.tokens(change.prompt)
@@ -70,9 +70,7 @@ def test_changes_of_one_place_turn_the_answer(sentence):
         assert len(sentence.ids) == len(changed) and change.answer.startswith(change.first_token)
         after = sentence.logits(change.prompt)
         wrong = sentence.tokens(SENTENCE + change.first_token)[-1]
-        assert (
-            before[wrong] < before[sentence.likeliest] and after[wrong] > after[sentence.likeliest]
-        )
+        assert before[wrong] < before[right] and after[wrong] > after[right]
     late = ask(sentence.model, SENTENCE, sentence.answer, place=question.place.text, time=0.0)
     assert len(late.changes) == 2 and late.changes == question.changes[:2]
     task = ri.PairsTask(question.pairs, sentence.model.tokenizer)
@@ -146,10 +144,15 @@ def test_answers_of_several_tokens_are_scored_by_all(sentence):
     # What stands behind the change is the same, so nothing kept is the run on the changed prompt.
     torch.testing.assert_close(recovery.nothing, there, atol=1e-4, rtol=1e-5)
     torch.testing.assert_close(task.example_losses(model(batch.inputs), batch)[:, 0], -here)
-    logits = torch.zeros(2, batch.inputs.shape[1], model.cfg.d_vocab)
-    logits[:, -2, row[-2]] = logits[:, -1, row[-1]] = 1.0
+
+
+def test_an_answer_of_several_tokens_is_right_if_all_are(sentence):
+    task = ask(sentence.model, SENTENCE, 2 * sentence.answer).task(sentence.model.tokenizer)
+    batch, (first, second) = task.sample(2), sentence.tokens(f"to{2 * sentence.answer}")[1:]
+    logits = torch.zeros(2, batch.inputs.shape[1], sentence.model.cfg.d_vocab)
+    logits[:, -2, first] = logits[:, -1, second] = 1.0
     assert task.accuracy(logits, batch) == 1.0
-    logits[0, -2, row[-2]] = -1.0  # one token of one example
+    logits[0, -2, first] = -1.0  # one token of one example
     assert task.accuracy(logits, batch) == 0.5
 
 
@@ -158,9 +161,7 @@ def test_answers_of_several_tokens_are_scored_by_all(sentence):
 def test_changed_prompts_have_the_logits_of_whole_runs(tmp_path, family):
     model = untrained_bridge(family, tmp_path)
     runs = PromptRuns(model, SENTENCE)
-    assert (
-        len(runs.continued.kept) == model.cfg.n_layers
-    )  # that bridges go on after keys and values
+    assert len(runs.continued.kept) == model.cfg.n_layers  # they go on after keys and values
     for span in (range(1, 2), range(5, 8)):
         rows = runs.candidates(span, 4) + runs.drawn(span, 4, random.Random(0))
         whole = model(torch.tensor([runs.begin + row for row in rows]))

@@ -115,8 +115,7 @@ def test_the_shipped_models_numbers_are_those_of_its_circuit(monkeypatch, small)
     circuit = ri.Circuit.from_json(text, 7)
     batch = small.task.sample(512, split="test")
     score = ri.score_circuit(small.model, small.task, circuit, batch, controls=0)
-    judged_rows = judge(package, ["C6", "C7", "C9"])
-    ours = {name: rows[-1] for name, rows in judged_rows.items()}
+    ours = {name: rows[-1] for name, rows in judge(package, ["C6", "C7", "C9"]).items()}
     assert {row.run for row in ours.values()} == {"small"}
     fresh = small.task.sample(4096, split="test")
     with torch.no_grad():
@@ -202,11 +201,8 @@ def series_of(come=(), fell=FELL):
         fell: the same for the losses of x_1, x_2 and x_3.
     """
     come = {ri.parse_head_path(name, 7): step for name, step in {**GOOD, **dict(come)}.items()}
-    heads = {path.head for path in come}
-    mechanisms = {
-        head: Shared(tuple(path.path for path in come if path.head == head)) for head in heads
-    }
-    circuit, steps = ri.Circuit(mechanisms, 7), range(0, LAST + 1, EVERY)
+    heads = {path.head: Shared(tuple(p.path for p in come if p.head == path.head)) for path in come}
+    circuit, steps = ri.Circuit(heads, 7), range(0, LAST + 1, EVERY)
 
     def at(step, since):
         return since is not None and step >= since

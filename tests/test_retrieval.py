@@ -56,9 +56,7 @@ def test_shuffles_are_uniform_and_independent_between_steps():
     assert float(((counts - 6000 / 36) ** 2 / (6000 / 36)).sum()) < 66.6
 
 
-@pytest.mark.parametrize(
-    "task", [ri.RetrievalTask(), ri.RetrievalTask(dim=8, tokens="unit")], ids=str
-)
+@pytest.mark.parametrize("task", [ri.RetrievalTask(), ri.RetrievalTask(dim=8, tokens="unit")])
 def test_losses_of_known_answers(task):
     batch = task.sample(2000, seed=1)
     answers = torch.zeros(2000, task.n_positions, task.d_out)

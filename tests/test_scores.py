@@ -142,9 +142,8 @@ def test_what_a_path_enables_is_seen_from_both_sides(rotary, task, model):
         scores, place = q @ k.mT / q.shape[-1] ** 0.5, torch.arange(k.shape[1])
         hidden = place > batch.roles[:, :, dest, None]
         pattern = scores.masked_fill(hidden, -torch.inf).softmax(-1)
-        return pytest.approx(
-            float(pattern.gather(2, batch.roles[:, :, src, None]).mean()), abs=1e-5
-        )
+        along = pattern.gather(2, batch.roles[:, :, src, None])
+        return pytest.approx(float(along.mean()), abs=1e-5)
 
     for row in rows:
         assert row.attention == attention(before, before, row.path)
@@ -192,6 +191,4 @@ def test_the_control_is_what_random_circuits_give(task, model, monkeypatch):
         few = torch.tensor([naive_loss(model, task, other, batch[[n]]) for n in range(2)])
         is_close = few.mean() - 4 * few.std() / 2**0.5 <= goal
         expected.append(naive_loss(model, task, other, batch) if is_close else float(few.mean()))
-    torch.testing.assert_close(
-        torch.tensor(found), torch.tensor(sorted(expected)), atol=1e-5, rtol=0
-    )
+    assert found == pytest.approx(sorted(expected), abs=1e-5)

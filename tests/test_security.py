@@ -51,9 +51,8 @@ def bench_pages(text, folder):
     model, training = ri.build_model(SIZES, TASK).eval(), {"recipe": {text: [text]}, text: text}
     bench = ri.open(ri.Checkpoint(text, model, task, SIZES, training), examples=8)
     bench.suppose("L1.H0 one-hot s0<-s2")
-    for name, view in {"score": bench.score(), "roles": bench.roles()}.items():
-        yield name, view.save_html(folder / f"{name}.html").read_text()
-    yield "attention", bench.attention().save_html(folder / "attention.html").read_text()
+    for name in ("score", "roles", "attention"):
+        yield name, getattr(bench, name)().save_html(folder / "view.html").read_text()
     yield "report", bench.report(folder / "report.html").read_text()
     yield "bench", bench._repr_html_()
     yield "explorer", Exploring(bench, lambda html: None, lambda act: act()).html
@@ -113,37 +112,27 @@ print(len(asked), *asked)
 """
 
 
-def asked_by(lines, folder):
-    command = [sys.executable, "-c", GUARDED, json.dumps([[*map(str, line)] for line in lines])]
-    where = {"cwd": folder, "env": {**os.environ, "PYTHONPATH": str(ROOT)}}
-    done = subprocess.run(command, capture_output=True, text=True, **where)
-    assert done.returncode == 0, done.stderr
-    return done.stdout.splitlines()[-1]
-
-
 @pytest.mark.slow
 def test_no_command_asks_the_network(tmp_path):
-    (tmp_path / "asks.py").write_text(
-        "import contextlib, urllib.request\nwith contextlib.suppress(OSError):\n"
-        "    urllib.request.urlopen('http://127.0.0.1:9')\n"
-    )
-    assert asked_by([["asks"]], tmp_path).startswith("1 socket.")  # so the guard sees a request
-    folder, circuit = tmp_path / "run", tmp_path / "circuit.json"
-    save_run(folder, 20)
-    circuit.write_text(ri.parse_circuit(["L1.H0 one-hot s0<-s2"], TASK).to_json())
+    save_run(tmp_path / "run", 20)
+    circuit = ri.parse_circuit(["L1.H0 one-hot s0<-s2"], TASK)
+    (tmp_path / "circuit.json").write_text(circuit.to_json())
     row = {"model": "a", "formulation": "equations", "steps": 1, "questions": 8}
     row |= {"accuracy": 0.5, "stderr": 0.1, "chance": 0.25}
     (tmp_path / "rows.json").write_text(json.dumps({"rows": [row]}))
-    common = ("--circuit", circuit, "--examples", 8, "--report")
-    train = "--out new --steps 2 --batch 2 --examples 4 --no-compile --device cpu"
     lines = [
-        ["ablate", "--ckpt", folder, *common, "a.html"],
-        ["bound", "--steps", 1],
-        ["emergence", "--run", folder, *common[:-1]],
-        ["reproduce", "--only", "C3"],
-        ["train", *train.split(), "--validation-examples", 2],
-        ["llm", "plot", "rows.json", "--out", "l.html"],
+        "ablate --ckpt run --circuit circuit.json --examples 8 --report a.html",
+        "bound --steps 1",
+        "emergence --run run --circuit circuit.json --examples 8",
+        "reproduce --only C3",
+        "train --out new --steps 2 --batch 2 --examples 4 --validation-examples 2 --no-compile",
+        "llm plot rows.json --out l.html",
     ]
-    assert asked_by([["retrieval_interp", *line] for line in lines], tmp_path) == "0"
+    asked = json.dumps([["retrieval_interp", *line.split()] for line in lines])
+    command, paths = [sys.executable, "-c", GUARDED, asked], {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        command, capture_output=True, text=True, cwd=tmp_path, env={**os.environ, **paths}
+    )
+    assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "0"), done.stderr
     assert {path.name for path in tmp_path.glob("*.html")} == {"a.html", "l.html"}
     assert (tmp_path / "new/checkpoints/step-000002.safetensors").exists()

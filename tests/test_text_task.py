@@ -72,6 +72,11 @@ def check_tokens(task, question, made):
     return several
 
 
+def as_csv(*rows):
+    csv.writer(file := io.StringIO()).writerows(rows)
+    return file.getvalue()
+
+
 def tokens_of(task, question):
     """A question's tokens, or why it has none."""
     try:
@@ -278,8 +283,15 @@ def test_a_template_may_lack_a_role(bpe):
     assert (batch.roles[lacking][:, 0, 2:] == -1).all()
     assert (batch.roles[~lacking][:, 0, 2] + 1 == batch.roles[~lacking][:, 0, 3]).all()
     assert (batch.roles[:, :, :2] >= 0).all()
-    by_default = template_task(bpe, templates=[without, with_place], roles=None)
-    assert by_default.role_names == ("END", "S2", "IO", "S1", "place")
+
+
+def test_by_default_all_marks_are_roles(bpe):
+    task = template_task(bpe, roles=None)
+    assert task.role_names == ("END", "S2", "IO", "S1", "place")
+
+
+PEAP = ["prompt", "id", "correct_token", "wrong_token", "first", "again, s", "last", "length"]
+FIRST = ["Tom met Eve Tom gave to", 900, " Eve", " Tom", 1, 4, 6, 7]
 
 
 def test_pairs_are_read_from_the_files_of_others():
@@ -296,8 +308,7 @@ def test_pairs_are_read_from_the_files_of_others():
 
     def read(rows, ending=""):
         columns = "clean", "corrupted", f"correct{ending}", f"incorrect{ending}"
-        csv.writer(file := io.StringIO()).writerows([columns, *rows])
-        return ri.read_pairs(file.getvalue(), tokenizer)
+        return ri.read_pairs(as_csv(columns, *rows), tokenizer)
 
     assert read(rows) == pairs
     ids = [
@@ -309,12 +320,20 @@ def test_pairs_are_read_from_the_files_of_others():
         read([(*rows[0][:2], 999999, 1)], "_idx")
     with pytest.raises(ri.InputError, match="expected token ids as correct_idx, found ' Mary'"):
         read(rows, "_idx")
-    with pytest.raises(ri.InputError, match="CSV with clean, .* found clean, group"):
-        ri.read_pairs("clean,group\na,b")
-    with pytest.raises(ri.InputError, match="expected the text of a file, found '.*read it first"):
-        ri.read_pairs(__file__)
-    with pytest.raises(ri.InputError, match="clean_prefix, .* in every line, found"):
-        ri.read_pairs('{"clean_prefix": "a"}')
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("clean,group\na,b", "CSV with clean, .* found clean, group"),
+        (__file__, "expected the text of a file, found '.*read it first"),
+        ('{"clean_prefix": "a"}', "clean_prefix, .* in every line, found"),
+        (as_csv(PEAP, FIRST), "or two files of PEAP, found prompt, id"),
+    ],
+)
+def test_files_of_no_pairs_are_refused(text, message):
+    with pytest.raises(ri.InputError, match=message):
+        ri.read_pairs(text)
 
 
 def test_prompts_of_different_length_are_aligned_at_both_ends():
@@ -331,19 +350,10 @@ def test_prompts_of_different_length_are_aligned_at_both_ends():
 
 def test_spans_of_a_file_are_roles():
     """Two files of PEAP, whose columns say where spans begin, counted behind the first token."""
-    names = ["prompt", "id", "correct_token", "wrong_token", "first", "again, s", "last", "length"]
-    rows = [
-        ["Tom met Eve Tom gave to", 900, " Eve", " Tom", 1, 4, 6, 7],
-        ["Tom saw Sue here Tom gave to", 901, " Sue", " Tom", 1, 5, 7, 8],
-    ]
+    rows = [FIRST, ["Tom saw Sue here Tom gave to", 901, " Sue", " Tom", 1, 5, 7, 8]]
     others = [[row[0].replace("Tom gave", "Ann gave"), *row[1:]] for row in rows]
     words = whole_words([row[0] for row in [*rows, *others]])
-
-    def read(rows):
-        csv.writer(file := io.StringIO()).writerows([names, *rows])
-        return file.getvalue()
-
-    pairs = ri.read_pairs(read(rows), None, read(others))
+    pairs = ri.read_pairs(as_csv(PEAP, *rows), None, as_csv(PEAP, *others))
     assert [pair.corrupt for pair in pairs] == [row[0] for row in others]
     task = ri.PairsTask(pairs, words)
     spans = ["first", "first.2", "first.3", "first.4", "again__s", "again__s.2"]
@@ -351,9 +361,7 @@ def test_spans_of_a_file_are_roles():
     places = [task.sample(1, split=split).roles[0, 0].tolist() for split in ("train", "test")]
     assert places == [[0, 1, 2, 3, -1, 4, 5, 6], [0, 1, 2, 3, 4, 5, 6, 7]]
     with pytest.raises(ri.InputError, match="as many rows .* found 2 and 1 rows"):
-        ri.read_pairs(read(rows), None, read(others[:1]))
-    with pytest.raises(ri.InputError, match="or two files of PEAP, found prompt, id"):
-        ri.read_pairs(read(rows))
+        ri.read_pairs(as_csv(PEAP, *rows), None, as_csv(PEAP, *others[:1]))
     longer = [*pairs[0].spans[:-1], ("END", 9)]
     with pytest.raises(ri.InputError, match="spans: expected a prompt of 9 tokens, found 6"):
         ri.PairsTask([replace(pairs[0], spans=tuple(longer))], words)

@@ -11,10 +11,9 @@ import retrieval_interp as ri
 from retrieval_interp.tasks.structured import from_data
 from tests.models import randomize, stock_transformer
 
-EQUATIONS = [
+IN_LINES = [
     ri.EquationsTask(),
-    ri.EquationsTask(curriculum=False),
-    ri.EquationsTask(3, 4),
+    ri.EquationsTask(3, 4, curriculum=False),
     ri.EquationsTask(2, 1),
 ]
 MATCHING = [
@@ -24,7 +23,7 @@ MATCHING = [
     ri.KHopTask(hops=1, alphabet=3),
     ri.KHopTask(hops=4, alphabet=5, curriculum=False),
 ]
-each_task = pytest.mark.parametrize("task", [*EQUATIONS, *MATCHING], ids=str)
+each_task = pytest.mark.parametrize("task", [*IN_LINES, *MATCHING], ids=str)
 
 
 def find(tokens, i):
@@ -64,7 +63,7 @@ def solve_equations(task, tokens):
         yield roles, [(names[k], names[k].index(symbols[k])) for k in asked]
 
 
-def solve(task, tokens):
+def chains_of(task, tokens):
     """Of every chain: its roles, and of all that is asked the logits and which of them is right."""
     solver = solve_equations if isinstance(task, ri.EquationsTask) else solve_by_matching
     return list(solver(task, tokens))
@@ -78,7 +77,7 @@ def test_roles_and_answers_are_what_a_loop_finds(task):
         batch.inputs.tolist(), batch.roles.tolist(), task.right(batch).tolist()
     ):
         assert task.vocabulary[tokens[0]] == "<s>"
-        chains = solve(task, tokens)
+        chains = chains_of(task, tokens)
         assert found[0] == [roles for roles, _ in chains]
         assert found[1] == [[right for _, right in asked] for _, asked in chains]
 
@@ -90,7 +89,7 @@ def test_losses_equal_a_loop(task):
     losses, right, differences = (torch.zeros(6, n) for _ in range(3))
     (role,) = task.answer_roles
     for example, tokens in enumerate(batch.inputs.tolist()):
-        chains = solve(task, tokens)
+        chains = chains_of(task, tokens)
         for roles, asked in chains:
             for column, (places, answer) in enumerate(asked):
                 scores = outputs[example, roles[role], list(places)]
@@ -138,22 +137,16 @@ def test_shipped_models_are_their_presets_and_their_circuits_are_known(name):
     assert score.combined_loss < task.tolerance
 
 
-TASK = ri.EquationsTask(chains=3, steps=2)
-
-
-@pytest.fixture(scope="module")
-def model():
-    return randomize(ri.build_model(ri.ModelConfig(2, 2, 16), TASK, seed=1, init="linear")).eval()
-
-
 @torch.no_grad()
-def test_it_is_a_hooked_transformer_that_reads_text(model):
+def test_a_model_of_words_is_a_hooked_transformer_that_reads_text():
     """The same weights in stock TransformerLens, from text, give the same logits."""
+    task = ri.EquationsTask(chains=3, steps=2)
+    model = randomize(ri.build_model(ri.ModelConfig(2, 2, 16), task)).eval()
     stock = stock_transformer(model.tokenizer, **vars(model.cfg))
     stock.load_state_dict(model.state_dict())
-    batch = TASK.sample(3)
+    batch = task.sample(3)
     for example in range(3):
-        text = TASK.text(batch, example)
+        text = task.text(batch, example)
         assert torch.equal(model.to_tokens(text)[0], batch.inputs[example])
         torch.testing.assert_close(stock.eval()(text)[0], model(batch.inputs)[example])
     assert model.to_str_tokens("a = 0\nb = ?") == ["<s>", "a", "=", "0", "b", "=", "?"]

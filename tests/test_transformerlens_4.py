@@ -63,9 +63,8 @@ def test_training_is_that_of_a_hooked_transformer(task, tmp_path):
     first, *others = trained.values()
     for other in others:
         with torch.no_grad():
-            torch.testing.assert_close(
-                other.model(inputs), first.model(inputs), atol=1e-5, rtol=1e-5
-            )
+            outputs = other.model(inputs), first.model(inputs)
+        torch.testing.assert_close(*outputs, atol=1e-5, rtol=1e-5)
         for row, expected in zip(other.metrics, first.metrics, strict=True):
             assert row["train_loss"] == pytest.approx(expected["train_loss"], rel=1e-5)
             assert row["validation_loss"] == pytest.approx(expected["validation_loss"], rel=1e-5)

@@ -113,9 +113,8 @@ def test_a_circuit_that_is_told_where_the_answer_stands_says_so():
     by, told = score.notes
     assert f"better than the intact model, by {gain:.4g}" in by
     assert "told where the answer stands: its path L0.H0 END" in told
-    other = ri.score_circuit(
-        model, task, ri.parse_circuit(["L0.H1 uniform"], task), bench.batch, controls=0
-    )
+    bench.suppose("L0.H0 original")
+    other = bench.score(0).data
     assert not other.better and not other.notes
 
 

@@ -100,9 +100,8 @@ def test_tables_and_json_have_the_same_numbers(small, score):
         (line,) = [line for line in text.splitlines() if line.startswith(row["name"] + " ")]
         assert f" {row['live_loss']:.4f} " in line and row["does"] in line
         assert ("removed_loss" in row) == ("carries" in line)
-    assert [row["removed_loss"] for row in data["paths"]] == [
-        row.removed_loss for row in score.paths
-    ]
+    removed = [row.removed_loss for row in score.paths]
+    assert [row["removed_loss"] for row in data["paths"]] == removed
     assert data["combined_loss"] == score.combined_loss and f"{score.combined_loss:.4f}" in text
     said = does(score, small.task)
     assert all(said.values())

@@ -40,7 +40,6 @@ def test_a_model_whose_truth_is_known_is_explained():
     assert found.levels[-1].kept.share == pytest.approx(1, abs=1e-3) and not found.unfinished
     assert found.levels[-1].complement.share == pytest.approx(0, abs=1e-3)
     assert len(found.control) == 4
-    # Layer 0 brings the word that is asked for, whatever it is; layer 1 looks for it.
     brings, looks = found.units
     assert brings.attention_gone.share > 0.99 and brings.values_gone.share < 0.01
     assert looks.attention_gone.share < 0.01 and looks.values_gone.share > 0.99
@@ -55,11 +54,10 @@ def test_a_model_whose_truth_is_known_is_explained():
 @pytest.mark.parametrize(
     ("name", "paths"),
     [
-        ("small", {"L2.H0 s0<-s2", "L4.H0 s0<-s4"}),
-        ("repeated", {"L1.H0 s0<-s2"}),
+        ("small", "L2.H0 s0<-s2, L4.H0 s0<-s4"),
+        ("repeated", "L1.H0 s0<-s2"),
         pytest.param(
-            "k-hop",
-            {"L2.H0 s0<-s1", "L2.H0 s0<-s2", "L3.H0 s0<-s1", "L3.H0 s0<-s2"},
+            *("k-hop", "L2.H0 s0<-s1, L2.H0 s0<-s2, L3.H0 s0<-s1, L3.H0 s0<-s2"),
             marks=pytest.mark.slow,
         ),
     ],
@@ -67,15 +65,17 @@ def test_a_model_whose_truth_is_known_is_explained():
 def test_shipped_models_keep_what_their_circuits_say(name, paths):
     shipped = ri.load_checkpoint(name)
     found = ri.why(shipped.model, shipped.task, controls=2)
-    kept = {unit.text() for unit in found.levels[-1].units}
-    assert kept == paths
+    assert ", ".join(sorted(unit.text() for unit in found.levels[-1].units)) == paths
     assert found.levels[-1].kept.share > found.keep > found.levels[-1].complement.share
-    if name == "small":  # what the query finds first, it looks for next
-        (later, one), *rest = found.enabled_by("L4.H0")
-        assert later.unit.head == (2, 0) and one.side == "query" and not rest
-        assert one.when_cut < 0.1 < 0.9 < one.attention
-        assert repr(found).startswith("The MSE is 0.01 on 32 examples, and 1.88 where all heads")
-        assert "enables L4.H0" in repr(found) and "looks at B of A->B" in repr(found)
+
+
+def test_what_the_query_finds_first_it_looks_for_next(small):
+    found = ri.why(small.model, small.task, controls=2)
+    (later, one), *rest = found.enabled_by("L4.H0")
+    assert later.unit.head == (2, 0) and one.side == "query" and not rest
+    assert one.when_cut < 0.1 < 0.9 < one.attention
+    assert repr(found).startswith("The MSE is 0.01 on 32 examples, and 1.88 where all heads")
+    assert "enables L4.H0" in repr(found) and "looks at B of A->B" in repr(found)
 
 
 @pytest.mark.parametrize(("least", "best"), [(5, 5), (4, 4), (3, 3), (2, 2), (1, 1), (9, 5)])
@@ -309,11 +309,9 @@ def test_the_command_explains(run_command_in_process, tmp_path, undocumented):
     assert not undocumented(data, "why", "ablate")  # what a unit enables is as of ablate
     assert data["schema"] == "retrieval-interp/why/2"
     assert data["levels"][-1]["units"] == ["L2.H0 s0<-s2", "L4.H0 s0<-s4"]
-    assert data["levels"][-1]["kept"]["share"] > 0.9 and "L2.H0" in done.stdout
     assert data["units"][0]["enables"][0]["path"] == "L4.H0 s0<-s4"
-    assert data["intact"]["mean"] > data["nothing"]["mean"]
     assert data["needed"] == [["L2.H0 s0<-s2"], ["L4.H0 s0<-s4"]]
-    assert (tmp_path / "why.html").exists()
+    assert "L2.H0" in done.stdout and (tmp_path / "why.html").exists()
 
 
 def explained(small, n, seed=0):

@@ -92,7 +92,6 @@ def test_lines_that_say_nothing_are_refused(line, text):
     [
         (lambda bench: bench.suppose("L1.H1 identity", "L9.H0 uniform"), "found L9.H0"),
         (lambda bench: bench.remove("L1.H0 s0<-s2"), "expected a path of the circuit"),
-        (lambda bench: bench.keep("L9.H0"), "found L9.H0"),
         (lambda bench: ri.attribute(bench.model, bench.task, 3), "an ri.Batch, found int"),
         (lambda bench: bench.undo(), "undo"),
         (lambda bench: bench.ablations(least="x"), "least: expected a number, found 'x'"),
