@@ -11,9 +11,8 @@ PATHS = [(dest, src) for dest in range(5) for src in range(5) if ORDER[src] <= O
 
 
 def hooks_left(model):
-    return sum(
-        len(point.fwd_hooks) + len(point._forward_hooks) for point in model.hook_dict.values()
-    )
+    points = model.hook_dict.values()
+    return sum(len(point.fwd_hooks) + len(point._forward_hooks) for point in points)
 
 
 def naive_outputs(model, circuit, batch):

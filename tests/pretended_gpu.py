@@ -4,10 +4,6 @@ Within `PretendedGpu()` there is a device `cuda`. What is made there, moved ther
 what is there, says that it is there. The CPU computes it, so that all numbers stay the same, but
 where CUDA would refuse tensors of two devices, `MixedDevices` is raised. What is not pretended
 ends in PyTorch's own error that it has no CUDA.
-
-    with PretendedGpu():
-        small = ri.load_checkpoint("small", "cuda")
-        ri.discover(small.model, small.task, examples=64)
 """
 
 import re

@@ -4,7 +4,6 @@ import ast
 import re
 import subprocess
 import sys
-from functools import cache
 from graphlib import TopologicalSorter
 from importlib import import_module
 from pathlib import Path
@@ -21,15 +20,10 @@ ALLOWED = {
 }
 
 
-@cache
-def parsed(path):
-    return ast.parse(path.read_text())
-
-
 def imports_of(path, known):
     """The project's modules that a module imports, at its top or inside functions."""
     found = set()
-    for node in ast.walk(parsed(path)):
+    for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.ImportFrom):
             names = {f"{node.module}.{name.name}" for name in node.names}
             found |= {name if name in known else node.module for name in names}
@@ -56,11 +50,8 @@ def test_modules_import_in_one_direction_and_never_in_a_circle():
 
 
 def loaded_by(statement):
-    script = f"{statement}\nimport sys; print(*sys.modules)"
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=True
-    )
-    return set(done.stdout.split())
+    command = [sys.executable, "-c", f"{statement}\nimport sys; print(*sys.modules)"]
+    return set(subprocess.check_output(command, text=True).split())
 
 
 def test_heavy_libraries_are_loaded_when_they_are_needed():

@@ -79,29 +79,40 @@ def test_files_that_do_not_fit_are_refused(tmp_path, saved, task, config, change
         load_checkpoint(tmp_path / "bad")
 
 
-@pytest.mark.parametrize("name", sorted(shipped_checkpoints()))
-def test_shipped_checkpoints_carry_their_training_record(name):
+SHIPPED = sorted(shipped_checkpoints())
+ON_THE_WAY = [name for name in SHIPPED if "-step-" in name]  # they show what emerges
+
+
+@pytest.mark.parametrize("name", [name for name in SHIPPED if name not in ON_THE_WAY])
+def test_shipped_models_are_the_last_of_their_runs_and_have_learned(name):
     checkpoint = load_checkpoint(name)
-    record = checkpoint.training
+    assert checkpoint.training["step"] == checkpoint.training["recipe"]["steps"]
+    # It errs by less than its circuit may cost; `reproduce` says how good it is.
+    assert checkpoint.training["validation_loss"] < 0.5 * checkpoint.task.tolerance
+
+
+@pytest.mark.parametrize("name", ON_THE_WAY)
+def test_shipped_checkpoints_on_the_way_are_of_their_models_run(name):
     run, _, step = name.partition("-step-")
-    if step:  # one of a run's checkpoints on the way, shipped to show what emerges
-        assert record["step"] == int(step) < record["recipe"]["steps"]
-        # The schedule was chosen later; it is the same up to the last fifth of the steps.
-        last = load_checkpoint(run).training["recipe"]
-        same = ("task", "model", "seed", "learning_rate", "batch", "examples", "steps")
-        assert [record["recipe"][key] for key in same] == [last[key] for key in same]
-    else:
-        assert record["step"] == record["recipe"]["steps"]
-        # It errs by less than its circuit may cost; `reproduce` says how good it is.
-        assert record["validation_loss"] < 0.5 * checkpoint.task.tolerance
+    record, last = (load_checkpoint(each).training for each in (name, run))
+    assert record["step"] == int(step) < record["recipe"]["steps"]
+    # The schedule was chosen later; it is the same up to the last fifth of the steps.
+    for key in ("task", "model", "seed", "learning_rate", "batch", "examples", "steps"):
+        assert record["recipe"][key] == last["recipe"][key]
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_shipped_checkpoints_have_the_loss_of_their_record(name):
+    checkpoint = load_checkpoint(name)
+    recorded = checkpoint.training["validation_loss"]
     batch = checkpoint.task.sample(64, seed=123, split="test")
     with torch.no_grad():
         losses = checkpoint.task.example_losses(checkpoint.model(batch.inputs), batch)
     # The record is a mean over 512 other examples; on the way it also is one over the last 100
     # steps, which lags behind a falling loss.
     error = (1 + 64 / 512) ** 0.5 * standard_error(losses.mean(dim=1))
-    lag = 0.3 * record["validation_loss"] if step else 0.0
-    assert abs(float(losses.mean()) - record["validation_loss"]) < 4 * error + lag
+    lag = 0.3 * recorded if name in ON_THE_WAY else 0.0
+    assert abs(float(losses.mean()) - recorded) < 4 * error + lag
 
 
 def test_a_shipped_circuit_has_its_loss_with_hooks():

@@ -7,6 +7,7 @@ from typing import Any, Literal
 import pytest
 
 import retrieval_interp as ri
+from retrieval_interp.commands.train import train_options
 from retrieval_interp.config import Recipe
 from retrieval_interp.presets import PAPER, PRESETS, departures
 from retrieval_interp.tasks import InputError, RetrievalTask, TrainingTask
@@ -62,6 +63,19 @@ def test_the_learning_rate_warms_up_and_decays():
     assert {cooling.learning_rate_at(step) for step in range(80)} == {0.5}
     falling = [cooling.learning_rate_at(step) for step in (81, 90, 99)]
     assert falling == pytest.approx([0.5 * 0.95, 0.5 * 0.5, 0.5 * 0.05])
+
+
+def test_the_command_line_takes_the_task_of_the_preset():
+    def parsed(*words):
+        return train_options(["--preset", *words], "retrieval-interp train")[1].task
+
+    assert parsed("small", "--task.steps", "2").steps == 2
+    task = parsed("conditional", "--task.graph", "a; x <- a", "--task.tables", "chains")
+    assert (str(task.graph), task.tables, task.base) == ("a; x <- a", "chains", 10.0)
+    with pytest.raises(InputError, match="graph: expected one of triple, functions, r"):
+        parsed("conditional", "--task.graph", "tripel")
+    with pytest.raises(InputError, match="found --task.steps"):
+        parsed("conditional", "--task.steps", "3")
 
 
 PLAIN = {"name": "retrieval"}

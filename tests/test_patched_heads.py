@@ -173,10 +173,8 @@ def test_templates_of_two_lengths_in_half_precision(request, model, dtype, tmp_p
     texts = ["a {X} and a {Y}, then a", "so a {X} or a {Y}, and a {X2} then a"]
     read = [text.format(X="cat dog sun", Y="sky one two", X2="cat") for text in texts] * 3
     tokenizer = byte_pairs(read, vocab_size=model.cfg.d_vocab)
-    fillings = {"X": words, "Y": words, "X2": "X"}
-    task = ri.TemplateTask(
-        texts, fillings, "X", "Y", tokenizer=tokenizer, counterfactual={"X": words}
-    )
+    fillings, how = {"X": words, "Y": words, "X2": "X"}, {"counterfactual": {"X": words}}
+    task = ri.TemplateTask(texts, fillings, "X", "Y", tokenizer=tokenizer, **how)
     batch = task.sample(12)
     other = task.counterfactual(batch)
     assert len(batch.roles[:, 0, 0].unique()) == 2
@@ -211,14 +209,12 @@ def test_estimates_are_slopes_by_hand(model, share):
 
     def moved(step, half, places):
         def move(z, layer, here):
-            name = f"blocks.{layer}.attn.hook_"
-            new = torch.lerp(cache[f"{name}z"], z, share)
+            pattern = f"blocks.{layer}.attn.hook_pattern"
+            new = torch.lerp(cache[f"blocks.{layer}.attn.hook_z"], z, share)
             for at, head, dest, src in places:
                 if at == layer:
                     v, w = (values(run, layer, z.shape[2])[:, src, head] for run in (here, cache))
-                    p, q = (
-                        run[f"{name}pattern"][:, head, dest, src, None] for run in (here, cache)
-                    )
+                    p, q = (run[pattern][:, head, dest, src, None] for run in (here, cache))
                     parts = {"where": (p - q) * (v + w) / 2, "what": (p + q) * (v - w) / 2}
                     new[:, dest, head] += step * parts[half]
             return new

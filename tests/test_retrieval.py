@@ -7,7 +7,6 @@ import pytest
 import torch
 
 import retrieval_interp as ri
-from retrieval_interp.commands.train import train_options
 from retrieval_interp.tasks import path_graph
 from retrieval_interp.tasks.graph import Node
 from retrieval_interp.tasks.sampling import normals, philox, random_words
@@ -168,19 +167,6 @@ def test_the_plateau_is_the_mean_of_the_candidates():
     relatives = replace(full, graph=ri.GRAPHS["relatives"], tokens="unit")
     assert relatives.plateau == pytest.approx((3 / 4 + 3 / 4 + 15 / 16 + 15 / 16) / 16)
     assert replace(full, chains=1).plateau == 1.0
-
-
-def test_the_command_line_takes_the_task_of_the_preset():
-    def parsed(*words):
-        return train_options(["--preset", *words], "retrieval-interp train")[1].task
-
-    assert parsed("small", "--task.steps", "2").steps == 2
-    task = parsed("conditional", "--task.graph", "a; x <- a", "--task.tables", "chains")
-    assert (str(task.graph), task.tables, task.base) == ("a; x <- a", "chains", 10.0)
-    with pytest.raises(ri.InputError, match="graph: expected one of triple, functions, r"):
-        parsed("conditional", "--task.graph", "tripel")
-    with pytest.raises(ri.InputError, match="found --task.steps"):
-        parsed("conditional", "--task.steps", "3")
 
 
 def test_a_graph_is_read_and_written_as_text():

@@ -138,6 +138,17 @@ def counting(self, outputs, batch):
     return outputs[:, :4].mean(dim=(1, 2))[:, None]
 
 
+def ignoring(name):
+    """A task that draws the same examples whatever is asked for."""
+
+    def sample(self, n, seed=0, device="cpu", split="train", start=0):
+        asked = {"seed": seed, "split": split, "start": start}
+        asked[name] = {"seed": 0, "split": "train", "start": 0}[name]
+        return Lookup.sample(self, n, device=device, **asked)
+
+    return like(sample=sample)
+
+
 def without_split(self, n, seed=0, device="cpu"):
     raise AssertionError
 
@@ -156,6 +167,9 @@ WRONG = [
     (changing("inputs", lambda x: x - 1), "12, which the model knows, found -1 to 11"),
     (changing("roles", torch.Tensor.byte), "expected roles as int64, whole numbers of shape"),
     (changing("roles", lambda x: x * 0 + 99), "0 to 12, or -1 where absent, found 99 to 99"),
+    (ignoring("seed"), "other examples for another seed"),
+    (ignoring("split"), "other examples for another split"),
+    (ignoring("start"), "other examples for another start"),
     (no_split, "expected sample(n, seed, device, split), found sample(n, "),
     (few_words, "expected a vocabulary of more than 12 words, found 2"),
     (like(role_labels=("one",)), "expected role_labels of "),

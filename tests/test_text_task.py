@@ -13,6 +13,7 @@ import torch
 
 import retrieval_interp as ri
 from examples import answers
+from retrieval_interp.tasks.words.given_texts import NextTokenTask
 from retrieval_interp.tasks.words.template_task import NAMES, TEMPLATES
 from tests.paper_prompts import SHORTER, TEXTS, answer_of
 from tests.texts import SENTENCE, byte_pairs, like_llama, sentence_tokenizer, whole_words
@@ -87,9 +88,8 @@ def tokens_of(task, question):
 
 @pytest.mark.parametrize("formulation", SHORTER, ids=lambda f: f.name)
 def test_roles_are_at_the_last_token_of_their_symbols(rough, formulation):
-    task = ri.PromptTask(
-        formulation, byte_pairs(TEXTS) if formulation.name == "kingdoms" else rough
-    )
+    tokenizer = byte_pairs(TEXTS) if formulation.name == "kingdoms" else rough
+    task = ri.PromptTask(formulation, tokenizer)
     questions, tokens = task.usable(10, seed=1)
     several = sum(map(check_tokens, [task] * 10, questions, tokens))
     assert several > 0 or formulation.name != "lives-with"
@@ -239,6 +239,18 @@ def test_bad_arguments_are_refused_in_one_line(bpe, changes, text, without_type_
     assert "\n" not in str(refused.value)
 
 
+def test_the_loss_of_text_is_exact_in_a_large_vocabulary():
+    logits = torch.randn(2, 9, 49_152) * 4
+    task = NextTokenTask([[5, 70, 800, 9_000, 1, 2, 3, 40_000, 9], [1, 2, 3, 4, 5]])
+    exact = logits.double().log_softmax(-1)
+    expected = [
+        -sum(float(exact[row, at, token]) for at, token in enumerate(ids[1:])) / (len(ids) - 1)
+        for row, ids in enumerate(task.sequences)
+    ]
+    losses = task.example_losses(logits, task.whole())[:, 0]
+    assert losses.tolist() == pytest.approx(expected, abs=1e-5)
+
+
 @pytest.mark.parametrize("kind", [byte_pairs, like_llama])
 def test_indirect_objects(kind):
     names = NAMES[:30]
@@ -273,9 +285,8 @@ def test_what_followed_the_last_word_is_the_answer_but_not_in_the_counterfactual
 
 def test_a_template_may_lack_a_role(bpe):
     with_place, without = GIVING[1], "When {S1} and {IO} met, {S2} gave a book to"
-    task = template_task(
-        bpe, templates=[with_place, without], roles=("END", "S1", "place", "place+1")
-    )
+    roles = ("END", "S1", "place", "place+1")
+    task = template_task(bpe, templates=[with_place, without], roles=roles)
     questions, tokens = task.usable(40)
     batch = task.batch(tokens)
     lacking = torch.tensor([question.prompt.startswith("When") for question in questions])
@@ -311,9 +322,8 @@ def test_pairs_are_read_from_the_files_of_others():
         return ri.read_pairs(as_csv(columns, *rows), tokenizer)
 
     assert read(rows) == pairs
-    ids = [
-        (*row[:2], *(tokenizer(f"to{word}")["input_ids"][-1] for word in row[2:])) for row in rows
-    ]
+    mary, john = (tokenizer(f"to{word}")["input_ids"][-1] for word in (" Mary", " John"))
+    ids = [(*row[:2], mary, john) for row in rows]
     with pytest.warns(ri.InputWarning, match="first two are read as ' Mary' and ' John'"):
         assert read(ids, "_idx") == pairs
     with pytest.raises(ri.InputError, match="a tokenizer of .* tokens, found 999999"):

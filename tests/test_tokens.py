@@ -73,13 +73,11 @@ def chains_of(task, tokens):
 def test_roles_and_answers_are_what_a_loop_finds(task):
     batch = task.sample(50, seed=3, split="test")
     assert batch.inputs.shape == (50, task.n_positions)
-    for tokens, *found in zip(
-        batch.inputs.tolist(), batch.roles.tolist(), task.right(batch).tolist()
-    ):
-        assert task.vocabulary[tokens[0]] == "<s>"
-        chains = chains_of(task, tokens)
-        assert found[0] == [roles for roles, _ in chains]
-        assert found[1] == [[right for _, right in asked] for _, asked in chains]
+    chains = [chains_of(task, tokens) for tokens in batch.inputs.tolist()]
+    assert batch.roles.tolist() == [[roles for roles, _ in example] for example in chains]
+    right = [[[right for _, right in asked] for _, asked in example] for example in chains]
+    assert task.right(batch).tolist() == right
+    assert {task.vocabulary[token] for token in batch.inputs[:, 0]} == {"<s>"}
 
 
 @each_task

@@ -4,7 +4,6 @@ import math
 
 import pytest
 import torch
-import torch.nn.functional as F
 
 import retrieval_interp as ri
 from retrieval_interp.circuits.circuit import Circuit
@@ -12,7 +11,6 @@ from retrieval_interp.circuits.discovery.judge import Judge
 from retrieval_interp.circuits.losses import Scorer
 from retrieval_interp.circuits.mechanisms import PREVIOUS, UNIFORM
 from retrieval_interp.circuits.paths import Head, HeadPath, RolePath
-from retrieval_interp.tasks.words.given_texts import NextTokenTask
 from retrieval_interp.views.scan_view import scan_verdict
 from retrieval_interp.views.score_text import score_table, verdict
 from tests.built_by_hand import END, Follows, Star, built, copies, finds_the_star, scores
@@ -116,30 +114,3 @@ def test_a_circuit_that_is_told_where_the_answer_stands_says_so():
     bench.suppose("L0.H0 original")
     other = bench.score(0).data
     assert not other.better and not other.notes
-
-
-def test_the_loss_of_text_is_exact_in_a_large_vocabulary():
-    generator = torch.Generator().manual_seed(0)
-    logits = torch.randn(2, 9, 49_152, generator=generator) * 4
-    task = NextTokenTask([[5, 70, 800, 9_000, 1, 2, 3, 40_000, 9], [1, 2, 3, 4, 5]])
-    batch = task.whole()
-    exact = F.log_softmax(logits.double(), dim=-1)
-    expected = [
-        -sum(float(exact[row, at, token]) for at, token in enumerate(ids[1:])) / (len(ids) - 1)
-        for row, ids in enumerate(task.sequences)
-    ]
-    losses = task.example_losses(logits, batch)[:, 0]
-    assert losses.tolist() == pytest.approx(expected, abs=1e-5)
-
-
-@pytest.mark.parametrize("ignored", ["split", "seed", "start"])
-def test_a_task_that_ignores_what_it_is_asked_for_is_refused(ignored):
-    class Deaf(Star):
-        def sample(self, n, seed=0, device="cpu", split="train", start=0):
-            asked = {"seed": seed, "split": split, "start": start}
-            asked[ignored] = {"seed": 0, "split": "train", "start": 0}[ignored]
-            return super().sample(n, device=device, **asked)
-
-    for use in (ri.open, ri.discover):
-        with pytest.raises(ri.InputError, match=f"other examples for another {ignored}"):
-            use(star_model(), Deaf(), examples=32)
