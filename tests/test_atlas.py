@@ -63,7 +63,7 @@ def test_likeness_is_the_mean_jaccard_index_between_halves():
     assert atlas.likeness("other", "other") == 0
 
 
-def test_an_atlas_is_shown(small, atlas, tmp_path):
+def test_an_atlas_is_shown(atlas, tmp_path):
     text, page = str(atlas), ri.atlas_view(atlas).save_html(tmp_path / "atlas.html").read_text()
     first = next(line for line in text.splitlines() if line.startswith("L"))
     assert all(cell in page for cell in first.split()) and "http" not in page

@@ -19,11 +19,6 @@ from tests.naive import hooks_left
 TASK = ri.RetrievalTask(chains=1, steps=2, dim=4)
 
 
-def linear_in_patterns():
-    """One layer without norms: the outputs are linear in the patterns of its heads."""
-    return randomize(without_norms(n_layers=1, n_ctx=5))
-
-
 TRIALS = [
     ["L0.H0 cut s0<-s2"],
     ["L0.H1 uniform"],
@@ -35,8 +30,11 @@ TRIALS = [
 
 
 def test_a_model_linear_in_its_patterns_is_estimated_exactly(monkeypatch):
-    """Rows of a Hadamard matrix are as many draws of signs as give the expectation exactly."""
-    model, batch = linear_in_patterns(), TASK.sample(6, seed=1)
+    """One layer without norms.
+
+    Rows of a Hadamard matrix are as many draws of signs as give the expectation exactly.
+    """
+    model, batch = randomize(without_norms(n_layers=1, n_ctx=5)), TASK.sample(6, seed=1)
     rows = torch.tensor([[1.0]])
     for _ in range(3):
         rows = torch.cat([torch.cat([rows, rows], 1), torch.cat([rows, -rows], 1)])

@@ -143,10 +143,8 @@ def test_links_and_pipes_are_written_through_and_not_replaced(tmp_path):
 def test_a_graph_has_the_heads_and_all_that_they_can_read(tmp_path, parallel, without_type_checks):
     """What reads what is stated here by ranks in the order in which a model computes."""
     cfg = Made(n_layers=2, n_heads=2, d_model=4, parallel_attn_mlp=parallel)
-    units = ["L0.H1 s0<-s1", "L1.H0 s0", "L1.H0 s1<-s1"]
-    scores = [
-        Made(unit=Unit.parse(u, 2), without=Share(s, 0.0)) for u, s in zip(units, (0.25, 0.5, 0.75))
-    ]
+    shares = {"L0.H1 s0<-s1": 0.25, "L1.H0 s0": 0.5, "L1.H0 s1<-s1": 0.75}
+    scores = [Made(unit=Unit.parse(u, 2), without=Share(s, 0.0)) for u, s in shares.items()]
     why = Made(units=scores, levels=[Made(kept=Share(1.0, 0.0))])
     graph = ri.eap_graph(why, Made(cfg=cfg))
     assert graph["cfg"] == vars(cfg)

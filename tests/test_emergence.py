@@ -52,8 +52,9 @@ def known(tmp_path_factory):
     recipe = ri.Recipe(small.task, small.config, steps=600, log_every=100, checkpoint_every=100)
     (run / "config.json").write_text(json.dumps(to_data(recipe)))
     for step in STEPS:
+        path = run / "checkpoints" / f"step-{step:06d}.safetensors"
         model = switched(step).model
-        ri.save_checkpoint(checkpoint(run, step), model, small.task, small.config, {"step": step})
+        ri.save_checkpoint(path, model, small.task, small.config, {"step": step})
     with open(run / "metrics.jsonl", "w") as file:
         for step, partial in LOSSES.items():
             row = {"step": step, "train_loss": 1.0, "validation_loss": sum(partial) / 3}
@@ -77,10 +78,6 @@ def written(known, run_command_in_process):
 @pytest.fixture(scope="module")
 def series(written):
     return ri.read_series(written[0])
-
-
-def checkpoint(run, step):
-    return run / "checkpoints" / f"step-{step:06d}.safetensors"
 
 
 def test_numbers_equal_runs_with_hooks_set_by_hand(series, known):

@@ -26,11 +26,6 @@ def run(*arguments, cwd):
     return done.stdout
 
 
-def blocks(page, language=""):
-    found = re.findall(r"^```(\w*)\n(.*?)^```", (ROOT / page).read_text(), re.S | re.M)
-    return [block for name, block in found if name == language]
-
-
 @pytest.fixture
 def printed(tmp_path, monkeypatch, capsys, without_type_checks):
     """Runs code in this process, in an empty folder; gives what it printed."""
@@ -63,7 +58,8 @@ SLOW |= {f"docs/guide/{name}.md" for name in ("discovery", "own-model", "why")}
     "page", [pytest.param(page, marks=[pytest.mark.slow] * (page in SLOW)) for page in PAGES]
 )
 def test_the_lines_of_a_page_run(page, printed):
-    found = printed("\n".join(blocks(page, "python")))
+    blocks = re.findall(r"^```python\n(.*?)^```", (ROOT / page).read_text(), re.S | re.M)
+    found = printed("\n".join(blocks))
     assert all(part in found for part in PAGE_SAYS.get(page, ())), found
 
 

@@ -266,16 +266,12 @@ def searchable(monkeypatch):
     return explored(ri.open("small", examples=32))
 
 
-def work_until(page, text):
-    while text not in page.busy:
-        page.waiting.get(timeout=300)()
-
-
 @pytest.mark.slow
 def test_heads_are_shown_during_a_search_and_cancelling_gives_the_best_circuit_so_far(searchable):
     page = searchable
     page.answer({"do": "discover"})
-    work_until(page, "best cost")
+    while "best cost" not in page.busy:
+        page.waiting.get(timeout=300)()
     page.answer({"do": "show", "head": "L2.H0", "example": 3})
     assert page.busy and not page.page["failed"] and not page.bench.circuit.mechanisms
     seen = weights(page.page["look"])

@@ -137,9 +137,8 @@ def test_the_table_and_the_json_say_what_the_logs_say(run_command_in_process, lo
 
 def test_the_figure_shows_every_row_with_its_chance(logs):
     rows = read_results([logs])
-    shown = {
-        (trace.name, x): y for trace in accuracy_figure(rows).data for x, y in zip(trace.x, trace.y)
-    }
+    traces = accuracy_figure(rows).data
+    shown = {(trace.name, x): y for trace in traces for x, y in zip(trace.x, trace.y)}
     for row in rows:
         assert shown[row.model, row.label] == row.accuracy
         assert shown["random guessing", row.label] == row.chance

@@ -16,10 +16,7 @@ from tests.models import Lookup, bridge_of, hooked_model, untrained_bridge
 from tests.naive import naive_losses
 from tests.texts import SENTENCE
 
-
-@pytest.fixture(scope="module")
-def task():
-    return Lookup()
+TASK = Lookup()
 
 
 @pytest.fixture(scope="module")
@@ -27,11 +24,11 @@ def bridge(hooked):
     return bridge_of(hooked)
 
 
-def test_what_a_bridge_shows_is_what_was_used(task, hooked, bridge):
+def test_what_a_bridge_shows_is_what_was_used(hooked, bridge):
     """It shows its pattern and does not use what a hook returns."""
-    batch = task.sample(6, split="test")
+    batch = TASK.sample(6, split="test")
     assert probed(hooked, batch).pattern_is_used and not probed(bridge, batch).pattern_is_used
-    bench = ri.open(bridge, task, examples=8)
+    bench = ri.open(bridge, TASK, examples=8)
     bench.suppose("L0.H0 uniform", "L1.H0 cut s0<-s2")
     pattern = bench.attention(0, 0, with_circuit=True).data[0, 0]
     allowed = torch.ones(13, 13).tril()
@@ -40,25 +37,25 @@ def test_what_a_bridge_shows_is_what_was_used(task, hooked, bridge):
 
 
 @pytest.mark.parametrize(("direction", "hides"), [("causal", "true"), ("bidirectional", "false")])
-def test_a_page_of_attention_hides_what_a_causal_model_does_not_see(task, direction, hides):
+def test_a_page_of_attention_hides_what_a_causal_model_does_not_see(direction, hides):
     model = hooked_model(attention_dir=direction)
-    view = ri.attention_view(model, task, task.sample(2))
+    view = ri.attention_view(model, TASK, TASK.sample(2))
     assert f'"maskUpperTri":{hides}' in view.html
 
 
 @torch.no_grad()
-def test_no_layer_is_left_out_where_that_would_change_the_numbers(task, hooked):
+def test_no_layer_is_left_out_where_that_would_change_the_numbers(hooked):
     """A hook of the user's in front of a layer, and positions that every layer adds anew."""
-    batch = task.sample(6)
-    circuit = ri.parse_circuit(["L1.H0 uniform"], task)
+    batch = TASK.sample(6)
+    circuit = ri.parse_circuit(["L1.H0 uniform"], TASK)
     hook = ("blocks.1.hook_resid_pre", lambda stream, hook: stream + 1.0)
     with hooked.hooks(fwd_hooks=[hook]):
-        expected = naive_losses(hooked, task, circuit, batch)
-        losses = Scorer(hooked, task, batch).losses(circuit).mean(1)
+        expected = naive_losses(hooked, TASK, circuit, batch)
+        losses = Scorer(hooked, TASK, batch).losses(circuit).mean(1)
         torch.testing.assert_close(losses, expected, atol=1e-5, rtol=0)
     model = hooked_model(positional_embedding_type="shortformer", seed=1)
-    expected = naive_losses(model, task, circuit, batch)
-    torch.testing.assert_close(Scorer(model, task, batch).losses(circuit).mean(1), expected)
+    expected = naive_losses(model, TASK, circuit, batch)
+    torch.testing.assert_close(Scorer(model, TASK, batch).losses(circuit).mean(1), expected)
 
 
 class Named(Lookup):

@@ -129,10 +129,6 @@ def changing(name, change):
     return sampling(changed)
 
 
-def losing(change):
-    return like(example_losses=lambda *args: change(Lookup.example_losses(*args)))
-
-
 def counting(self, outputs, batch):
     """By counting from the front: other outputs, and no error."""
     return outputs[:, :4].mean(dim=(1, 2))[:, None]
@@ -149,18 +145,13 @@ def ignoring(name):
     return like(sample=sample)
 
 
-def without_split(self, n, seed=0, device="cpu"):
-    raise AssertionError
-
-
-no_split, few_words = like(sample=without_split), like(vocabulary=("a", "b"))
-no_names = like(ri.Task)
+no_split = like(sample=lambda self, n, seed=0, device="cpu": None)
 no_batch = sampling(lambda batch: (batch.inputs, batch.targets, batch.roles))
 fewer = sampling(lambda batch: batch[: len(batch) // 2])
-scalar = losing(torch.mean)
+scalar = like(example_losses=lambda *args: Lookup.example_losses(*args).mean())
 WRONG = [
     (like(answer_roles=(0,), example_losses=counting), "without the others found other losses"),
-    (no_names, "to define role_names = ('s0', 's1'), or names of your own, found"),
+    (like(ri.Task), "to define role_names = ('s0', 's1'), or names of your own, found"),
     (no_batch, "to return an ri.Batch of 8 examples, with inputs, targets and roles, found tuple"),
     (fewer, "to return an ri.Batch of 8 examples, with inputs, targets and roles, found 4"),
     (scalar, "expected example_losses of shape [8, asked] in floating point, one row per example"),
@@ -171,7 +162,7 @@ WRONG = [
     (ignoring("split"), "other examples for another split"),
     (ignoring("start"), "other examples for another start"),
     (no_split, "expected sample(n, seed, device, split), found sample(n, "),
-    (few_words, "expected a vocabulary of more than 12 words, found 2"),
+    (like(vocabulary=("a", "b")), "expected a vocabulary of more than 12 words, found 2"),
     (like(role_labels=("one",)), "expected role_labels of "),
     (like(role_symbols=("one",)), "expected role_symbols of "),
 ]

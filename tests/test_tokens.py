@@ -26,11 +26,6 @@ MATCHING = [
 each_task = pytest.mark.parametrize("task", [*IN_LINES, *MATCHING], ids=str)
 
 
-def find(tokens, i):
-    """max {j <= i : X_{j-1} = X_i}; the begin token, at 0, is no X."""
-    return max(j for j in range(2, i + 1) if tokens[j - 1] == tokens[i])
-
-
 def solve_by_matching(task, tokens):
     size = task.candidates
     for place in range(1, len(tokens)):
@@ -38,8 +33,9 @@ def solve_by_matching(task, tokens):
         if isinstance(task, ri.RepeatedTokensTask) and earlier < task.length < place:
             roles += [earlier, earlier + 1]
         elif isinstance(task, ri.KHopTask) and place >= len(tokens) - size:
-            for _ in range(task.hops):
-                following = find(tokens, roles[-1])
+            for _ in range(task.hops):  # max {j <= i : X_{j-1} = X_i}; the first token is no X
+                i = roles[-1]
+                following = max(j for j in range(2, i + 1) if tokens[j - 1] == tokens[i])
                 roles += [following - 1, following]
         else:
             continue

@@ -68,10 +68,9 @@ def test_nothing_is_returned_that_is_worse_than_the_tolerance():
     """The intact model is not clearly below it, and no start holds."""
     model, task = star_model(sharpness=3.0), Star()
     intact = Scorer(model, task, task.sample(64, split="discovery")).base_losses.mean()
-    found = ri.discover(model, task, tolerance=float(intact) * 0.5, examples=64, heads=[Head(0, 1)])
-    assert not found.mechanisms and not found.unfinished
     bench = ri.open(model, task, examples=64, tolerance=float(intact) * 0.5)
     said = repr(bench.discover(heads=["L0.H1"]))
+    assert not bench.circuit.mechanisms and not bench.circuit.unfinished
     assert "The search has ended: the intact model itself is not below" in said
 
 

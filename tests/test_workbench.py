@@ -69,9 +69,6 @@ def test_changes_are_taken_back_one_by_one_and_circuits_kept(bench, tmp_path):
     assert bench.load(kept).data == pytest.approx(loss, abs=1e-6) and bench.circuit == second
 
 
-EMPTY = ri.Circuit({}, 7)
-
-
 @pytest.mark.parametrize(
     ("line", "text"),
     [
@@ -84,7 +81,7 @@ EMPTY = ri.Circuit({}, 7)
 )
 def test_lines_that_say_nothing_are_refused(line, text):
     with pytest.raises(ri.InputError, match=text):
-        suppose(EMPTY, line)
+        suppose(ri.Circuit({}, 7), line)
 
 
 @pytest.mark.parametrize(
