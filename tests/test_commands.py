@@ -181,14 +181,12 @@ def test_a_closed_pipe_ends_a_command_without_a_word(tmp_path):
 # ablate
 
 
-FILES = ["--json", "out.json", "--report", "out.html", "--save-circuit", "circuit.json"]
-
-
 @pytest.fixture(scope="module")
 def done(tmp_path_factory, run_command_in_process):
     """One real run, with every output."""
     folder = tmp_path_factory.mktemp("ablate")
-    result = run_command_in_process("ablate", *REPEATED, *FILES, cwd=folder)
+    files = ["--json", "out.json", "--report", "out.html", "--save-circuit", "circuit.json"]
+    result = run_command_in_process("ablate", *REPEATED, *files, cwd=folder)
     assert (result.returncode, result.stderr) == (0, "")
     return folder
 

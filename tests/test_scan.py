@@ -205,8 +205,7 @@ def test_what_cannot_be_scanned_is_refused(hooked, given, message, without_type_
 
 
 def test_models_that_predict_no_next_token_are_refused_text():
-    both_ways = hooked_model()
-    both_ways.cfg.attention_dir = "bidirectional"
+    both_ways = hooked_model(attention_dir="bidirectional")
     with pytest.raises(InputError, match="65 tokens and 64 outputs; give its task instead"):
         scan(ri.load_checkpoint("repeated").model, [1, 2, 3])
     with pytest.raises(InputError, match="later tokens; give its task instead"):

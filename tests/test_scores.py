@@ -18,6 +18,7 @@ from retrieval_interp.circuits.scores.score import random_circuit, random_contro
 from tests.models import Lookup, hooked_model
 from tests.naive import PATHS, hooks_left, naive_loss, naive_losses
 
+HEADS = [Head(layer, head) for layer in range(3) for head in range(2)]
 LINES = ["L0.H0 shared s2<-s1 s0<-s2 s0<-s4", "L0.H1 uniform", "L1.H1 identity", "L2.H0 s0<-s4"]
 CIRCUIT = ri.parse_circuit(LINES, ri.RetrievalTask(chains=3, steps=2, dim=4))
 
@@ -157,7 +158,6 @@ def test_what_a_path_enables_is_seen_from_both_sides(rotary, task, model):
 def test_random_circuits_have_the_same_size_and_mechanisms(task):
     lines = ["L0.H0 s2<-s1 s4<-s3", "L1.H0 shared s0<-s2 s0<-s4 s2<-s1"]
     circuit = ri.parse_circuit([*lines, "L2.H0 uniform", "L2.H1 identity"], task)
-    heads = [Head(layer, head) for layer in range(3) for head in range(2)]
     paths = Positions.of(task.sample(8), Mask()).paths
     assert sorted(paths) == sorted(RolePath(*path) for path in PATHS)
 
@@ -168,7 +168,7 @@ def test_random_circuits_have_the_same_size_and_mechanisms(task):
         )
 
     draw = random.Random(0)
-    drawn = [random_circuit(circuit, heads, [paths] * 3, draw) for _ in range(30)]
+    drawn = [random_circuit(circuit, HEADS, [paths] * 3, draw) for _ in range(30)]
     assert all(shape(other) == shape(circuit) for other in drawn)
     assert len({tuple(other.mechanisms.items()) for other in drawn}) > 25
     used = {path.path for other in drawn for path in other.paths()}
@@ -179,11 +179,10 @@ def test_the_control_is_what_random_circuits_give(task, model, monkeypatch):
     monkeypatch.setattr(scores, "QUICK", 2)  # examples that may refuse, all decide
     batch = task.sample(4)
     circuit = ri.parse_circuit(["L1.H0 s0<-s2"], task)
-    heads = [Head(layer, head) for layer in range(3) for head in range(2)]
     paths = Positions.of(batch, Mask()).paths
     found = random_control(Scorer(model, task, batch), circuit, count=8, seed=4)
     draw = random.Random(4)
-    drawn = [random_circuit(circuit, heads, [paths] * 3, draw) for _ in range(8)]
+    drawn = [random_circuit(circuit, HEADS, [paths] * 3, draw) for _ in range(8)]
     goal, expected = naive_loss(model, task, circuit, batch), []
     for other in drawn:
         few = torch.tensor([naive_loss(model, task, other, batch[[n]]) for n in range(2)])

@@ -12,10 +12,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 COPIED = ["pyproject.toml", "README.md", "LICENSE", "tasks", "circuits", "retrieval_interp"]
 KINDS = ("py", "pyi", "safetensors", "json", "html", "js", "css", "typed")
-USE = """
-import os, retrieval_interp as ri
-print(ri.Circuit.__module__, ri.RetrievalTask.__module__, os.path.realpath(ri.__file__))
-"""
+USE = "print(ri.Circuit.__module__, ri.RetrievalTask.__module__, ri.__file__)"
 
 
 @pytest.mark.slow
@@ -40,7 +37,8 @@ def test_names_are_found_beside_a_users_own(tmp_path):
     for module in ("tasks.py", "circuits/mine.py"):
         (tmp_path / module).write_text("raise ImportError('the user's module')\n")
     paths = [str(made / "site"), *site.getsitepackages()]
-    python = [sys.executable, "-S", "-c", f"import sys; sys.path += {paths}\n{USE}"]
+    load = f"import sys; sys.path += {paths}; import retrieval_interp as ri"
+    python = [sys.executable, "-S", "-c", f"{load}; {USE}"]
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     done = subprocess.run(python, capture_output=True, text=True, env=environment, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
