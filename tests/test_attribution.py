@@ -159,14 +159,13 @@ def test_a_loss_that_bends_down_has_no_curvature_term(hooked):
     assert found.effect == found.first != 0
 
 
-class Accuracy(Lookup):
-    loss_name = "share of wrong answers"
-
-    def example_losses(self, outputs, batch):
-        return (outputs[:, -4:].argmax(-1) != batch.targets).float().mean(dim=1, keepdim=True)
-
-
 def test_what_cannot_be_differentiated_is_said(hooked, model, task):
+    class Accuracy(Lookup):
+        loss_name = "share of wrong answers"
+
+        def example_losses(self, outputs, batch):
+            return (outputs[:, -4:].argmax(-1) != batch.targets).float().mean(dim=1, keepdim=True)
+
     with pytest.raises(ri.InputError, match="share of wrong answers has none; score exactly"):
         attribute(hooked, Accuracy(), Lookup().sample(4))
     with pytest.raises(ri.InputError, match="for the task's 5 roles, found one for 7"):

@@ -18,7 +18,8 @@ from tests.tiny_run import save_run
 REPEATED = ["--ckpt", "repeated", "--examples", "64"]
 SMALL_RUN = ["--model.layers", "2", "--model.d-model", "8", "--batch", "4", "--no-compile"]
 
-EARLY = [  # before a model is loaded
+# What is refused: the command, its options, and what the one line on stderr says.
+EARLY = [
     ("why", "--pairs half.json", "pairs: expected JSON"),
     ("why", "--prompt a --tokenizer b", "--tokenizer: expected --pairs with it"),
     ("why", "--pairs empty.json", "pairs: prompts: expected a list"),
@@ -28,7 +29,6 @@ EARLY = [  # before a model is loaded
 ]
 PAIR = {"clean": "a b", "corrupt": "a b", "answers": ["c"], "wrong_answers": ["d"]}
 
-# What is refused: the command, its options, and what the one line on stderr says.
 BAD = [
     ("ablate", "--tolerance nan", "--tolerance: expected a number above 0, found 'nan'"),
     ("ablate", "--json missing/out.json", "existing folder"),
@@ -59,7 +59,6 @@ BAD = [
     ("why", "--model equations --prompt xy --answer 1 --wrong 2", "tokenizer knows, found 'xy'"),
     ("reproduce", "--only C99", "expected some of C1, C2, .*, found 'C99'"),
     ("llm", "plot", "found none"),
-    *EARLY,
     ("ablate", "--circuit none.json", "none.json: expected a circuit"),
     ("ablate", "--circuit half.json", "half.json: circuit: expected JSON"),
 ]
@@ -82,17 +81,29 @@ def folder(tmp_path_factory):
     return folder
 
 
-@pytest.mark.parametrize(("command", "options", "message"), BAD, ids=lambda text: text)
-def test_bad_input_is_one_line_and_status_2_and_nothing_is_written(
-    command, options, message, folder, run_command_in_process, monkeypatch
-):
-    if (command, options, message) in EARLY:
-        monkeypatch.delattr("retrieval_interp.storage.models_by_name.load_model")
-    before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
-    done = run_command_in_process(command, *options.split(), cwd=folder)
-    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1), done.stderr
-    assert done.stderr.startswith(f"{command}: ") and re.search(message, done.stderr), done.stderr
-    assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == before
+@pytest.fixture
+def refused(folder, run_command_in_process):
+    """Checks that a command says what is wrong in one line, with status 2, and writes nothing."""
+
+    def check(command, options, message):
+        before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
+        done = run_command_in_process(command, *options.split(), cwd=folder)
+        assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1), done.stderr
+        assert re.search(f"^{command}: .*{message}", done.stderr), done.stderr
+        assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == before
+
+    return check
+
+
+@pytest.mark.parametrize("row", BAD, ids=" ".join)
+def test_bad_input_is_refused(refused, row):
+    refused(*row)
+
+
+@pytest.mark.parametrize("row", EARLY, ids=" ".join)
+def test_bad_input_is_refused_before_a_model_is_loaded(refused, row, monkeypatch):
+    monkeypatch.delattr("retrieval_interp.storage.models_by_name.load_model")
+    refused(*row)
 
 
 # What else ends a command

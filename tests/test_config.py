@@ -14,12 +14,6 @@ from retrieval_interp.tasks import InputError, RetrievalTask, TrainingTask
 from retrieval_interp.tasks.structured import from_data, from_json, to_data
 
 
-@pytest.mark.parametrize("name", sorted(PRESETS))
-def test_presets_survive_json(name):
-    data = json.loads(json.dumps(to_data(PRESETS[name])))
-    assert from_data(Recipe, data, "recipe") == PRESETS[name]
-
-
 @pytest.mark.parametrize(
     ("data", "text"),
     [

@@ -137,7 +137,7 @@ def test_a_model_of_the_hub_is_opened_by_name_from_the_local_cache(tmp_path):
         ("hf:tiny/llama", 0, "hf:tiny/llama: the next token of"),
         ("hf:tiny/none", 2, "scan: hf:tiny/none: expected a causal language model"),
     ):
-        command = ["-m", "retrieval_interp", "scan", "--model", name, "--text", "t.txt"]
-        command = [sys.executable, *command, "--time", "5"]
+        words = f"-m retrieval_interp scan --model {name} --text t.txt --time 5".split()
+        command = [sys.executable, *words]
         done = subprocess.run(command, cwd=tmp_path, env=offline, capture_output=True, text=True)
         assert (done.returncode, said in done.stdout + done.stderr) == (status, True), done.stderr

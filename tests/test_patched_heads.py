@@ -166,9 +166,7 @@ def test_a_unit_without_its_attention_or_values_is_as_by_hand(model):
 @torch.no_grad()
 def test_templates_of_two_lengths_in_half_precision(request, model, dtype, tmp_path):
     """All kept is the intact run; nothing kept is the run on the counterfactual prompts."""
-    half, family = model, request.node.callspec.params["model"]
-    if dtype != torch.float32:
-        half = untrained_bridge(family, tmp_path).to(dtype)
+    half = untrained_bridge(request.node.callspec.params["model"], tmp_path).to(dtype)
     words = ["cat", "dog", "sun", "sky", "one", "two"]
     texts = ["a {X} and a {Y}, then a", "so a {X} or a {Y}, and a {X2} then a"]
     read = [text.format(X="cat dog sun", Y="sky one two", X2="cat") for text in texts] * 3

@@ -9,6 +9,7 @@ import torch
 import retrieval_interp as ri
 from retrieval_interp.circuits.circuit import suppose
 from retrieval_interp.circuits.mechanisms import IDENTITY
+from retrieval_interp.circuits.role_runs import RoleRuns
 
 
 def test_what_is_supposed_is_measured_exactly(bench):
@@ -91,6 +92,7 @@ def test_lines_that_say_nothing_are_refused(line, text):
         (lambda bench: bench.remove("L1.H0 s0<-s2"), "expected a path of the circuit"),
         (lambda bench: ri.attribute(bench.model, bench.task, 3), "an ri.Batch, found int"),
         (lambda bench: bench.undo(), "undo"),
+        (lambda bench: bench.ask("store"), "ask: expected a prompt"),
         (lambda bench: bench.ablations(least="x"), "least: expected a number, found 'x'"),
         (lambda bench: ri.open(bench.model), "a hooked model and a task"),
         (lambda bench: ri.open("small", bench.task), "expected none for a checkpoint"),
@@ -144,8 +146,6 @@ def test_a_changed_model_is_not_measured_with_what_was_kept(bench):
 
 def test_an_interrupted_change_leaves_the_last_one(bench, monkeypatch):
     """Ctrl-C in the middle of a run must not leave half of it behind."""
-    from retrieval_interp.circuits.role_runs import RoleRuns
-
     bench.suppose("L2.H0 s0<-s4")
     before, loss, expected = bench.circuit, bench.loss, bench.loss_with("L1.H0 uniform")
     bench.loss_with("L0.H0 uniform")  # the last run need not be run again
