@@ -64,10 +64,8 @@ def test_a_rule_reads_words_and_no_padding(rules_reset):
     positions = mechanisms.Positions(torch.zeros(2, 1, 1).long(), 3, Mask(), tokens, real)
     pattern = mechanisms.pattern_of(made, positions)
     assert seen == ["abc", "ef"]
-    assert pattern[0].tolist() == [[1, 0, 0]] * 3 and pattern[1].tolist() == [
-        [0] * 3,
-        *[[0, 1, 0]] * 2,
-    ]
+    assert pattern[0].tolist() == [[1, 0, 0]] * 3
+    assert pattern[1].tolist() == [[0, 0, 0], [0, 1, 0], [0, 1, 0]]
 
 
 @pytest.mark.parametrize("begins", [True, False])  # whether the tokenizer adds the first token

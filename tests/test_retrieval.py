@@ -105,11 +105,8 @@ def statements(task, tokens):
         found[node.name] = [tokens[at : at + width] for at in range(begin, place, width)]
     given = [node.name for node in task.graph.nodes if not node.key]
     assert place + task.chains * len(given) == len(tokens) == task.n_positions
-    queries = [
-        dict(zip(given, tokens[at : at + len(given)]))
-        for at in range(place, len(tokens), len(given))
-    ]
-    return found, queries
+    starts = range(place, len(tokens), len(given))
+    return found, [dict(zip(given, tokens[at : at + len(given)])) for at in starts]
 
 
 def follow(task, tokens):

@@ -44,10 +44,8 @@ def test_a_model_whose_truth_is_known_is_explained():
     assert brings.attention_gone.share > 0.99 and brings.values_gone.share < 0.01
     assert looks.attention_gone.share < 0.01 and looks.values_gone.share > 0.99
     assert brings.origin.embedding == pytest.approx(brings.origin.total) and brings.by_values > 1
-    assert (
-        abs(looks.by_values) < 1e-3 * looks.by_attention
-        and brings.stability == looks.stability == 1
-    )
+    assert abs(looks.by_values) < 1e-3 * looks.by_attention
+    assert brings.stability == looks.stability == 1
     assert [str(later.path) for later in brings.enables] == ["L1.H0 end<-before"]
 
 
