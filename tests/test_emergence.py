@@ -20,7 +20,6 @@ from retrieval_interp.emergence.series import (
     half_of_final,
     in_order,
     loss_emergence,
-    path_emergence,
 )
 from retrieval_interp.tasks.structured import to_data
 from tests.naive import naive_loss
@@ -102,7 +101,7 @@ def test_numbers_equal_runs_with_hooks_set_by_hand(series, known):
 
 
 def test_paths_appear_in_the_order_in_which_layers_were_switched_on(series):
-    rows = {str(row.path): row for row in path_emergence(series)}
+    rows = {str(row.path): row for row in ri.path_emergence(series)}
     for row in rows.values():
         crossing, on = row.attention_half, ON[row.path.head.layer]
         if str(row.path) != "L0.H0 s4<-s4":  # an early position attends to itself anyway
@@ -113,7 +112,7 @@ def test_paths_appear_in_the_order_in_which_layers_were_switched_on(series):
 
 
 def test_nothing_is_necessary_before_it_is_used(series):
-    rows = {str(row.path): row for row in path_emergence(series)}
+    rows = {str(row.path): row for row in ri.path_emergence(series)}
     # x_1 is answered from step 300 on, when layer 2 finds it through what layer 0 brings.
     assert [rows[path].necessity_half.by for path in ("L0.H0 s2<-s1", LAST)] == [300, 500]
     for path in series.paths:
@@ -178,7 +177,7 @@ def test_the_command_prints_the_table(written):
 
 
 def test_figures_show_the_series(series):
-    rows = path_emergence(series)
+    rows = ri.path_emergence(series)
     attention, losses = ri.attention_figure(series).data, ri.loss_figure(series).data
     assert [list(trace.y) for trace in attention] == list(map(series.attention, series.paths))
     marks = [trace.x[0] for trace in losses if trace.mode == "markers"]

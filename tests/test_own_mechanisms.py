@@ -12,14 +12,13 @@ from tokenizers.processors import TemplateProcessing
 import retrieval_interp as ri
 from retrieval_interp.circuits import Circuit, Head, Scorer, mechanisms
 from retrieval_interp.circuits.paths import Mask
-from retrieval_interp.circuits.replacement import ablated
 from retrieval_interp.views.score_text import mechanism_words
 from tests.built_by_hand import LastMark, passing_model
 from tests.models import randomize
 from tests.naive import naive_outputs
 from tests.texts import byte_pairs
 
-ROOT = Path(__file__).parent.parent
+EXAMPLE = Path(__file__).parent.parent / "examples" / "own_task.py"
 
 
 def three_back(tokens):
@@ -30,7 +29,7 @@ def three_back(tokens):
 @pytest.mark.slow
 def test_a_rule_of_ones_own_is_tried_by_search_and_scan(rules_reset):
     """On a trained head that looks three places back, which no built-in rule says."""
-    names = run_path(str(ROOT / "examples/own_task.py"))
+    names = run_path(str(EXAMPLE))
     model, task, Here = (names[name] for name in ("model", "task", "Here"))
     made = ri.rule("three-back", three_back)
     assert ri.discover(model, Here(), examples=64)[Head(0, 0)] == made

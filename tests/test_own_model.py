@@ -110,18 +110,15 @@ def page_text(html):
     return unescape(re.sub("<.*?>", "", html))
 
 
-class NoDefaults(Lookup):
-    def sample(self, n, seed, device, split):
-        return super().sample(n, seed, device, split)
-
-
 def test_a_task_may_draw_without_defaults(hooked, tmp_path):
+    class NoDefaults(Lookup):
+        def sample(self, n, seed, device, split):
+            return super().sample(n, seed, device, split)
+
     bench = ri.open(hooked, NoDefaults(), examples=8)
     bench.suppose("L1.H0 one-hot s0<-s2")
-    bench.save(tmp_path / "c.json")
-    circuit = bench.circuit
-    bench.load(tmp_path / "c.json")
-    assert bench.circuit == circuit
+    circuit, saved = bench.circuit, bench.save(tmp_path / "c.json")
+    assert bench.load(saved) and bench.circuit == circuit
     assert "L1.H0" in ri.draw_circuit(bench.circuit, task=NoDefaults())
 
 

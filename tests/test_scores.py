@@ -8,13 +8,11 @@ import pytest
 import torch
 
 import retrieval_interp as ri
-import retrieval_interp.circuits.scores.score as scores
 from retrieval_interp.circuits.circuit import Circuit
 from retrieval_interp.circuits.losses import Scorer
-from retrieval_interp.circuits.means import mean_attention
 from retrieval_interp.circuits.mechanisms import OneHot, Positions
 from retrieval_interp.circuits.paths import Head, HeadPath, Mask, RolePath
-from retrieval_interp.circuits.scores.score import random_circuit, random_control, score_circuit
+from retrieval_interp.circuits.scores.score import random_circuit, random_control
 from tests.models import Lookup, hooked_model
 from tests.naive import PATHS, hooks_left, naive_loss, naive_losses
 
@@ -30,7 +28,7 @@ def test_every_score_equals_a_whole_run_with_hooks_set_by_hand(task, mlp, heads)
     batch = task.sample(7, seed=3)
     kept = {head: m for head, m in CIRCUIT.mechanisms.items() if head.head < heads}
     circuit = Circuit(kept, 5)
-    score = score_circuit(model, task, circuit, batch, controls=0)
+    score = ri.score_circuit(model, task, circuit, batch, controls=0)
     empty = Circuit({}, 5)
 
     def naive(c, intact=0.0):
@@ -70,17 +68,17 @@ def test_models_and_batches_that_do_not_fit_are_refused(task, model):
 
 def test_sufficient_and_minimal_follow_the_tolerance(task, model):
     batch = task.sample(4)
-    score = score_circuit(model, task, CIRCUIT, batch, 1e9, controls=0)
+    score = ri.score_circuit(model, task, CIRCUIT, batch, 1e9, controls=0)
     assert not score.sufficient  # an untrained model's circuit is worse than knowing nothing
     score = replace(score, uninformed_loss=2.0, learned=True)
     assert score.sufficient and not score.minimal
-    score = score_circuit(model, task, CIRCUIT, batch, 1e-9, controls=0)
+    score = ri.score_circuit(model, task, CIRCUIT, batch, 1e-9, controls=0)
     assert not score.sufficient and not score.minimal and not score.spared
 
 
 def test_a_path_without_which_nothing_is_known_cannot_be_removed(task, model):
     """However large the tolerance is."""
-    score = score_circuit(model, task, CIRCUIT, task.sample(4), tolerance=1e9, controls=0)
+    score = ri.score_circuit(model, task, CIRCUIT, task.sample(4), tolerance=1e9, controls=0)
     losses = {"baseline_loss": 0.1, "combined_loss": 1.0, "uninformed_loss": 2.0}
     for loss, spared in ((2.0, ()), (1.9, (score.paths[0].path,))):
         row = replace(score.paths[0], removed_loss=loss)
@@ -101,7 +99,7 @@ def test_ablations_equal_a_naive_loop(task, model):
     for head, rise in found.head_rises.items():
         losses = [loss for (other, _), loss in found.heads.items() if other == head]
         assert rise == pytest.approx(min(losses) - found.baseline_loss)
-    attention = mean_attention(model, batch)
+    attention = ri.mean_attention(model, batch)
     wanted = [layer_head[path] >= least for layer_head in attention.flatten(0, 1) for path in PATHS]
     assert len(found.paths) == sum(map(bool, wanted))
     for row in found.paths:
@@ -176,7 +174,8 @@ def test_random_circuits_have_the_same_size_and_mechanisms(task):
 
 
 def test_the_control_is_what_random_circuits_give(task, model, monkeypatch):
-    monkeypatch.setattr(scores, "QUICK", 2)  # examples that may refuse, all decide
+    """Two examples may refuse, all decide."""
+    monkeypatch.setattr("retrieval_interp.circuits.scores.score.QUICK", 2)
     batch = task.sample(4)
     circuit = ri.parse_circuit(["L1.H0 s0<-s2"], task)
     paths = Positions.of(batch, Mask()).paths

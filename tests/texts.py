@@ -34,12 +34,8 @@ def sentence_tokenizer():
 def _trained(texts, before, after, vocab_size, bos, alphabet=()):
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer, tokenizer.decoder = before, after
-    trainer = trainers.BpeTrainer(
-        vocab_size=vocab_size,
-        special_tokens=["<bos>"],
-        initial_alphabet=list(alphabet),
-        show_progress=False,
-    )
+    how = {"special_tokens": ["<bos>"], "show_progress": False}
+    trainer = trainers.BpeTrainer(vocab_size=vocab_size, initial_alphabet=[*alphabet], **how)
     tokenizer.train_from_iterator(texts, trainer)
     return transformers.PreTrainedTokenizerFast(
         tokenizer_object=tokenizer, bos_token="<bos>" if bos else None, name_or_path="ours"
@@ -50,10 +46,8 @@ def byte_pairs(texts, vocab_size=550, bos=True, single_digits=False):
     """Byte-level BPE in the manner of GPT-2; with single digits, of SmolLM2."""
     level = pre_tokenizers.ByteLevel(add_prefix_space=False)
     parts = [pre_tokenizers.Digits(individual_digits=True), level] if single_digits else [level]
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
-    return _trained(
-        texts, pre_tokenizers.Sequence(parts), decoders.ByteLevel(), vocab_size, bos, alphabet
-    )
+    before, alphabet = pre_tokenizers.Sequence(parts), pre_tokenizers.ByteLevel.alphabet()
+    return _trained(texts, before, decoders.ByteLevel(), vocab_size, bos, alphabet)
 
 
 def like_llama(texts, vocab_size=550):
@@ -63,9 +57,8 @@ def like_llama(texts, vocab_size=550):
         pre_tokenizers.Metaspace(prepend_scheme="first"),
         pre_tokenizers.Digits(individual_digits=True),
     ]
-    return _trained(
-        texts, pre_tokenizers.Sequence(parts), decoders.Metaspace(), vocab_size, True, ["▁"]
-    )
+    before = pre_tokenizers.Sequence(parts)
+    return _trained(texts, before, decoders.Metaspace(), vocab_size, True, ["▁"])
 
 
 def whole_words(texts):

@@ -8,18 +8,9 @@ from retrieval_interp.tasks.structured import to_data
 
 TASK = ri.RetrievalTask(chains=2, steps=1, dim=2)
 SIZES = ri.ModelConfig(layers=2, heads=1, d_model=4)
-TINY = ri.Recipe(
-    task=TASK,
-    model=SIZES,
-    steps=60,
-    batch=8,
-    examples=64,
-    log_every=5,
-    checkpoint_every=20,
-    validation_examples=16,
-    schedule="cosine",
-    warmup=3,
-)
+TRAINED = {"steps": 60, "batch": 8, "examples": 64, "schedule": "cosine", "warmup": 3}
+RECORDED = {"log_every": 5, "checkpoint_every": 20, "validation_examples": 16}
+TINY = ri.Recipe(TASK, SIZES, **TRAINED, **RECORDED)
 
 
 def save_run(folder: Path, *steps: int) -> None:
