@@ -12,7 +12,7 @@ from functools import reduce
 from typing import Any
 
 from retrieval_interp.circuits import patched_heads as patched_heads  # adds to MECHANISMS
-from retrieval_interp.circuits.mechanisms import MECHANISMS, ORIGINAL, Cut, Mechanism
+from retrieval_interp.circuits.mechanisms import MECHANISMS, ORIGINAL, Cut, Mechanism, Original
 from retrieval_interp.circuits.paths import Head, HeadPath, RolePath, named
 from retrieval_interp.tasks import InputError, Task, role_name
 from retrieval_interp.tasks.messages import check_type, nearest
@@ -98,6 +98,11 @@ class Circuit:
         """Return a copy with more paths of original heads cut."""
         circuit = self
         for head, path in paths:
+            if type(circuit[head]) not in (Original, Cut):
+                raise InputError(
+                    f"cut: expected {head} to be original or cut, found {circuit[head]}; use "
+                    "Circuit.without to remove a path"
+                )
             circuit = circuit.replace(head, Cut((*circuit[head].paths, path)))
         return circuit
 

@@ -32,9 +32,8 @@ from retrieval_interp.circuits.mechanisms import (
     SAME,
     UNIFORM,
     Mechanism,
-    Positions,
 )
-from retrieval_interp.circuits.paths import Head, HeadPath, RolePath
+from retrieval_interp.circuits.paths import Head, HeadPath, Positions, RolePath
 from retrieval_interp.tasks import Batch, Task
 from retrieval_interp.tasks.words.given_texts import NextTokenTask
 

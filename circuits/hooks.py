@@ -12,8 +12,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from retrieval_interp.circuits.mechanisms import Positions
-from retrieval_interp.circuits.paths import Head, Mask
+from retrieval_interp.circuits.paths import Head, Mask, Positions
 from retrieval_interp.tasks import Batch, InputError
 
 _PROBED: "weakref.WeakKeyDictionary[Any, dict[Any, Probed]]" = weakref.WeakKeyDictionary()

@@ -11,8 +11,15 @@ from torch import Tensor
 from retrieval_interp.circuits import hooks
 from retrieval_interp.circuits.circuit import Circuit
 from retrieval_interp.circuits.hooks import HookedModel
-from retrieval_interp.circuits.mechanisms import Mean, Mechanism, Positions, RoleMean, Shared, along
-from retrieval_interp.circuits.paths import Head, RolePath, attention_by_role, first_real, shifted
+from retrieval_interp.circuits.mechanisms import Mean, Mechanism, RoleMean, Shared, along
+from retrieval_interp.circuits.paths import (
+    Head,
+    Positions,
+    RolePath,
+    attention_by_role,
+    first_real,
+    shifted,
+)
 from retrieval_interp.circuits.replacement import KeptPatterns, ablated
 from retrieval_interp.tasks import Batch
 from retrieval_interp.tasks.messages import check_type

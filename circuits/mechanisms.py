@@ -7,18 +7,17 @@ that `RULES` lists, and count their `cost`.
 
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
-from functools import cached_property
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
 from typing import Any, ClassVar, get_type_hints
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from retrieval_interp.circuits.paths import (
-    Mask,
     Places,
+    Positions,
     RolePath,
     first_real,
     joined,
@@ -26,8 +25,8 @@ from retrieval_interp.circuits.paths import (
     rows_of,
     shifted,
 )
-from retrieval_interp.tasks import Batch, InputError, role_name
-from retrieval_interp.tasks.structured import from_data, to_data
+from retrieval_interp.tasks import InputError
+from retrieval_interp.tasks.structured import from_data, read_json, to_data, value_fits
 from retrieval_interp.tasks.task import Attended, Roles
 
 Pattern = Float[Tensor, "#batch dest src"]
@@ -35,71 +34,16 @@ OwnPattern = Float[Tensor, "batch dest src"]  # of the head itself in a run
 Output = Float[Tensor, "batch dest d_head"]  # what a head writes, z = P V
 MECHANISMS: dict[str, type["Mechanism"]] = {}
 """Every class of mechanism, by its `kind`; `circuit` imports those of `patched_heads`, too."""
-EVERYTHING_BEFORE = Mask()
 _DIGITS = 5  # decimals of a mean pattern's weights
 
 
-@dataclass(frozen=True)
-class Positions:
-    """The positions for which a pattern is built."""
-
-    roles: Places
-    n_positions: int  # sequence length
-    mask: Mask = EVERYTHING_BEFORE  # of the layer
-    tokens: Int[Tensor, "batch pos"] | None = None  # None where inputs are vectors
-    real: Bool[Tensor, "batch pos"] | None = None  # False at padding, to which no rule attends
-    _checked: set[RolePath] = field(default_factory=set, compare=False, repr=False)
-
-    def check(self, paths: Iterable[RolePath], prefix: str = "", names: Sequence[str] = ()) -> None:
-        """Check that paths fit these positions, each once; errors start with `prefix`."""
-        last = self.roles.shape[-1] - 1
-        for path in paths:
-            if path in self._checked:
-                continue
-            if not (0 <= path.dest <= last and 0 <= path.src <= last):
-                raise InputError(
-                    f"{prefix}expected roles from s0 to s{last}, found the path {path}"
-                )
-            before = self._before(path)
-            hidden = before[~self.mask.allows(before)]
-            if len(hidden):
-                expected = f"less than {self.mask.window} positions away (the layer's window)"
-                fault = f"is {int(hidden.abs().max())} away"
-                if self.mask.causal and int(hidden.min()) < 0:
-                    expected = "before its destination (the model is causal)"
-                    fault = "comes later in the sequence"
-                raise InputError(
-                    f"{prefix}expected a source {expected}, found {path.text(names)}: "
-                    f"{role_name(path.src, names)} {fault}"
-                )
-            self._checked.add(path)
-
-    def _before(self, path: RolePath) -> Int[Tensor, " number"]:
-        """Return how far before its destinations a path's sources are, if both exist."""
-        dest, src = self.roles[:, :, path.dest], self.roles[:, :, path.src]
-        return (dest - src)[(dest >= 0) & (src >= 0)]
-
-    @cached_property
-    def paths(self) -> list[RolePath]:
-        """The role paths that occur here and that the mask always allows."""
-        roles, paths = range(self.roles.shape[-1]), []
-        for path in itertools.starmap(RolePath, itertools.product(roles, roles)):
-            before = self._before(path)
-            if len(before) and bool(self.mask.allows(before).all()):
-                paths.append(path)
-        return paths
-
-    @property
-    def allowed(self) -> Bool[Tensor, "#batch dest src"]:
-        """Which sources each destination may attend to, by the mask; never padding."""
-        position = torch.arange(self.n_positions, device=self.roles.device)
-        allowed = self.mask.allows(position[:, None] - position)[None]
-        return allowed if self.real is None else allowed & self.real[:, None, :]
-
-    @classmethod
-    def of(cls, batch: Batch, mask: Mask) -> "Positions":
-        """Return the positions of a batch, in a layer with this mask."""
-        return cls(batch.roles, batch.inputs.shape[1], mask, batch.tokens, batch.attention_mask)
+def _defaults(mechanism: Any) -> dict[str, Any]:
+    """The fields of a class of mechanisms, and their defaults."""
+    return (
+        {field.name: field.default for field in fields(mechanism)}
+        if is_dataclass(mechanism)
+        else {}
+    )
 
 
 class Mechanism:
@@ -117,7 +61,8 @@ class Mechanism:
 
     def pattern(self, positions: Positions) -> Pattern:
         """Build its pattern in float32; [1 dest src] if it is the same for all examples."""
-        raise InputError(f"{self.kind}: the head keeps its own attention, no pattern to build")
+        found = "one that keeps the head's own attention" if self.keeps_own else "none"
+        raise InputError(f"{self.kind}: expected a mechanism with a `pattern`, found {found}")
 
     def changed(self, pattern: OwnPattern, roles: Places) -> OwnPattern:
         """Change the head's own attention, if it `keeps_own`."""
@@ -191,12 +136,30 @@ class Mechanism:
                     f"{cls.__name__}: expected a `kind` of its own, the word for it in text and "
                     f"files, found {given}"
                 )
+        cost = vars(cls).get("cost", (0, 0))
+        if not isinstance(cost, (property, tuple)):
+            raise InputError(
+                f"{cls.__name__}: expected a `cost` of two numbers, of the head and for each role, "
+                f"found {cost!r}"
+            )
         if kind is not None:
             MECHANISMS[kind] = cls
 
     def text(self, names: Sequence[str] = ()) -> str:
-        """Return the mechanism as text, with a task's names for its roles."""
-        return " ".join([self.kind, *(path.text(names) for path in self.paths)])
+        """Return the mechanism as text, with a task's names for its roles.
+
+        Numbers and words in its fields follow as `name=value`, unless they are the defaults.
+        """
+        words, stored = [self.kind, *self._places(names)], self.stored()
+        for name, default in _defaults(type(self)).items():
+            value = getattr(self, name)
+            is_word = name in stored and isinstance(value, (int, float, str))
+            words += [f"{name}={value}"] if is_word and value != default else []
+        return " ".join(words)
+
+    def _places(self, names: Sequence[str]) -> list[str]:
+        """Return where it acts, as words."""
+        return [path.text(names) for path in self.paths]
 
     def __str__(self) -> str:
         return self.text()
@@ -209,25 +172,35 @@ class Mechanism:
 
     @classmethod
     def stored(cls) -> dict[str, Any]:
-        """The fields that files have besides paths, with their types; text has none of them."""
+        """The fields that files have besides paths, with their types."""
         types = get_type_hints(cls)
-        return {field.name: types[field.name] for field in fields(cls) if field.name != "paths"}  # type: ignore[arg-type]
+        return {name: types[name] for name in _defaults(cls) if name != "paths"}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any], roles: Roles) -> "Mechanism":
         types = {"paths": tuple[tuple[str, str], ...], **(stored := cls.stored())}
         if unknown := data.keys() - types.keys():
             raise InputError(f"expected the keys {', '.join(types)}, found {min(unknown)!r:.60}")
-        if missing := stored.keys() - data.keys():
-            raise InputError(f"{cls.kind}: expected the key {min(missing)!r}")
+        optional = {name for name, default in _defaults(cls).items() if default is not MISSING}
+        if missing := stored.keys() - data.keys() - optional:
+            raise InputError(f"{cls.kind}: expected a value for {min(missing)!r}, found none")
         values = {key: from_data(types[key], value, key) for key, value in data.items()}
         paths = [RolePath.join(dest, src, roles) for dest, src in values.pop("paths", ())]
         return cls._made(paths, **values)
 
     @classmethod
     def from_words(cls, words: Sequence[str], roles: Roles) -> "Mechanism":
-        """Read the words after its kind in a line of text."""
-        return cls._made([RolePath.parse(word, roles) for word in words])
+        """Read the words after its kind in a line of text: paths, and fields as `name=value`."""
+        stored, data, paths = cls.stored(), dict[str, Any](), []
+        for word in words:
+            name, _, value = word.partition("=")
+            if name in stored:
+                is_word = value_fits(value, stored[name])[0]
+                data[name] = value if is_word else read_json(value, f"{cls.kind}: {name}")
+            else:
+                paths.append(list(RolePath.parse(word, roles).ends()))
+        data["paths"] = paths
+        return cls.from_dict(data, roles)
 
     @classmethod
     def _made(cls, paths: Sequence[RolePath], **values: Any) -> "Mechanism":
@@ -422,7 +395,7 @@ class Rule(Mechanism):
 
     def targets(self, positions: Positions) -> Bool[Tensor, "#batch dest src"]:
         """Return the positions to attend to; those that the mask forbids are dropped."""
-        raise NotImplementedError
+        raise InputError(f"{self.kind}: expected a rule with `targets` or a `pattern`, found none")
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from retrieval_interp.circuits.mechanisms import FIRST, RULES, Mechanism, Pattern, Positions, Rule
+from retrieval_interp.circuits.mechanisms import FIRST, RULES, Mechanism, Pattern, Rule
+from retrieval_interp.circuits.paths import Positions
 from retrieval_interp.tasks import InputError
 
 

@@ -83,9 +83,8 @@ class Counterfactual(WithPaths):
     def adding(self, *paths: RolePath) -> Mechanism:
         return replace(self, paths=tuple(dict.fromkeys((*self.paths, *paths))))
 
-    def text(self, names: Sequence[str] = ()) -> str:
-        words = [super().text(names), *(role_name(row, names) for row in self.rows)]
-        return " ".join([*words, *([f"patch={self.patch}"] if self.patch != "z" else [])])
+    def _places(self, names: Sequence[str]) -> list[str]:
+        return [*super()._places(names), *(role_name(row, names) for row in self.rows)]
 
     @classmethod
     def stored(cls) -> dict[str, Any]:
@@ -99,19 +98,16 @@ class Counterfactual(WithPaths):
     @classmethod
     def from_dict(cls, data: Mapping[str, Any], roles: Roles) -> Mechanism:
         names = from_data(tuple[str, ...], data.get("rows", []), "rows")
-        made: Any = super().from_dict({"patch": "z", **data, "rows": []}, roles)
+        made: Any = super().from_dict({**data, "rows": []}, roles)
         with_rows: Mechanism = replace(made, rows=tuple(parse_role(name, roles) for name in names))
         return with_rows
 
     @classmethod
     def from_words(cls, words: Sequence[str], roles: Roles) -> Mechanism:
-        paths = [RolePath.parse(word, roles) for word in words if "<-" in word]
-        patches = [word.removeprefix("patch=") for word in words if word.startswith("patch=")]
-        rows = [word for word in words if "<-" not in word and not word.startswith("patch=")]
-        if patches[1:] or not set(patches) <= set(PATCHES):
-            raise InputError(f"{cls.kind}: expected patch=z, pattern or v, found {patches[-1]!r}")
-        patch: Any = patches[0] if patches else "z"
-        return cls(tuple(paths), tuple(parse_role(row, roles) for row in rows), patch)
+        rows = [word for word in words if "<-" not in word and "=" not in word]
+        made: Any = super().from_words([word for word in words if word not in rows], roles)
+        with_rows: Mechanism = replace(made, rows=tuple(parse_role(row, roles) for row in rows))
+        return with_rows
 
 
 @dataclass(frozen=True)

@@ -6,15 +6,18 @@ counterfactual prompt does a path join roles of any two chains (`joined`). Nothi
 model.
 """
 
+import itertools
 import re
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from retrieval_interp.tasks import InputError, parse_role, role_name
+from retrieval_interp.tasks import Batch, InputError, parse_role, role_name
 from retrieval_interp.tasks.task import Roles
 
 Places = Int[Tensor, "batch chain role"]  # the position of every role of every chain; -1 if absent
@@ -124,6 +127,72 @@ class Mask(NamedTuple):
         """Whether sources so many positions before their destinations may be attended to."""
         allowed = before >= 0 if self.causal else torch.ones_like(before, dtype=torch.bool)
         return allowed if self.window is None else allowed & (before.abs() < self.window)
+
+
+EVERYTHING_BEFORE = Mask()
+
+
+@dataclass(frozen=True)
+class Positions:
+    """The positions for which a pattern is built."""
+
+    roles: Places
+    n_positions: int  # sequence length
+    mask: Mask = EVERYTHING_BEFORE  # of the layer
+    tokens: Int[Tensor, "batch pos"] | None = None  # None where inputs are vectors
+    real: Bool[Tensor, "batch pos"] | None = None  # False at padding, to which no rule attends
+    _checked: set[RolePath] = field(default_factory=set, compare=False, repr=False)
+
+    def check(self, paths: Iterable[RolePath], prefix: str = "", names: Sequence[str] = ()) -> None:
+        """Check that paths fit these positions, each once; errors start with `prefix`."""
+        last = self.roles.shape[-1] - 1
+        for path in paths:
+            if path in self._checked:
+                continue
+            if not (0 <= path.dest <= last and 0 <= path.src <= last):
+                raise InputError(
+                    f"{prefix}expected roles from s0 to s{last}, found the path {path}"
+                )
+            before = self._before(path)
+            hidden = before[~self.mask.allows(before)]
+            if len(hidden):
+                expected = f"less than {self.mask.window} positions away (the layer's window)"
+                fault = f"is {int(hidden.abs().max())} away"
+                if self.mask.causal and int(hidden.min()) < 0:
+                    expected = "before its destination (the model is causal)"
+                    fault = "comes later in the sequence"
+                raise InputError(
+                    f"{prefix}expected a source {expected}, found {path.text(names)}: "
+                    f"{role_name(path.src, names)} {fault}"
+                )
+            self._checked.add(path)
+
+    def _before(self, path: RolePath) -> Int[Tensor, " number"]:
+        """Return how far before its destinations a path's sources are, if both exist."""
+        dest, src = self.roles[:, :, path.dest], self.roles[:, :, path.src]
+        return (dest - src)[(dest >= 0) & (src >= 0)]
+
+    @cached_property
+    def paths(self) -> list[RolePath]:
+        """The role paths that occur here and that the mask always allows."""
+        roles, paths = range(self.roles.shape[-1]), []
+        for path in itertools.starmap(RolePath, itertools.product(roles, roles)):
+            before = self._before(path)
+            if len(before) and bool(self.mask.allows(before).all()):
+                paths.append(path)
+        return paths
+
+    @property
+    def allowed(self) -> Bool[Tensor, "#batch dest src"]:
+        """Which sources each destination may attend to, by the mask; never padding."""
+        position = torch.arange(self.n_positions, device=self.roles.device)
+        allowed = self.mask.allows(position[:, None] - position)[None]
+        return allowed if self.real is None else allowed & self.real[:, None, :]
+
+    @classmethod
+    def of(cls, batch: Batch, mask: Mask) -> "Positions":
+        """Return the positions of a batch, in a layer with this mask."""
+        return cls(batch.roles, batch.inputs.shape[1], mask, batch.tokens, batch.attention_mask)
 
 
 def path_sources(path: RolePath, roles: Places, size: int) -> Bool[Tensor, "batch chain src"]:

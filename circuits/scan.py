@@ -135,7 +135,7 @@ def scan(
     if not hasattr(model, "hook_dict"):
         hooked = "a hooked model (a HookedTransformer, a TransformerBridge)"
         raise InputError(f"scan: expected {hooked}, found {type(model).__name__}")
-    start, limit = monotonic(), math.inf if time is None else time
+    start, seconds = monotonic(), math.inf if time is None else time
     task = text if isinstance(text, Task) else next_token_task(model, text, length)
     described_on, measured_on = _halves(model, task, examples, seed)
     check_model_fits(model, described_on, task)
@@ -144,13 +144,13 @@ def scan(
     described = _named(model, task, described_on)
     rules = {head: row.rule for head, row in described.items()}
     judge = Judge(model, task, measured_on, tolerance)
-    intact = judge.losses(judge.empty)
+    intact = judge.losses_by_example(judge.empty)
     costs = _estimates(judge, rules)
 
     def rise(circuit: Circuit) -> Measured:
-        return Measured.of(judge.losses(circuit) - intact)
+        return Measured.of(judge.losses_by_example(circuit) - intact)
 
-    until = start + (limit / 2 if joint else limit)
+    until = start + (seconds / 2 if joint else seconds)
     for head in progress(sorted(costs, key=lambda head: -costs[head]), "replacing each head"):
         if monotonic() < until:
             change = rise(judge.empty.replace(head, rules[head]))
@@ -160,7 +160,7 @@ def scan(
     finished, growing = True, _Joint(judge)
     if joint and judge.learned:
         trials = progress(growing.replace(rules, costs), "replacing heads together")
-        finished = all(monotonic() < start + limit for _ in trials)
+        finished = all(monotonic() < start + seconds for _ in trials)
     together = rise(growing.circuit) if joint else _UNKNOWN
     replaced = growing.circuit.mechanisms
     return Scan(

@@ -25,7 +25,9 @@ def lazy_names(package: str, file: str) -> tuple[Callable[[str], Any], list[str]
     def get(name: str) -> Any:
         if name not in homes:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        return getattr(import_module(homes[name]), name)
+        home = import_module(homes[name])
+        # A name may also be a module of its home, as `ri.mechanisms`.
+        return getattr(home, name, None) or import_module(f"{homes[name]}.{name}")
 
     return get, sorted(homes)
 

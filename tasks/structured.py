@@ -37,7 +37,7 @@ def number(default: Any, **limits: int | float) -> Any:
 def check_sampling(examples: Any, seed: Any, tolerance: Any = None) -> None:
     """Check a number of examples, their seed and a tolerance (None for the task's own)."""
     for name, value, limits in (("examples", examples, EXAMPLES), ("seed", seed, SEED)):
-        right, expected = fits(value, int, limits)
+        right, expected = value_fits(value, int, limits)
         if not right:
             raise InputError(f"{name}: expected {expected}, found {value!r:.40}")
     check_tolerance(tolerance)
@@ -54,7 +54,7 @@ def check_fields(value: Any, where: str) -> None:
     hints = typing.get_type_hints(type(value))
     for field in dataclasses.fields(value):
         given = getattr(value, field.name)
-        right, kind = fits(given, hints[field.name], field.metadata.get("limits"))
+        right, kind = value_fits(given, hints[field.name], field.metadata.get("limits"))
         if not right:
             raise InputError(f"{where}: expected {field.name} to be {kind}, found {given!r:.60}")
 
@@ -95,7 +95,7 @@ def from_data(kind: Any, data: Any, where: str) -> Any:
             return kind.from_dict(data)
         if dataclasses.is_dataclass(kind) and not hasattr(kind, "parse"):
             return read_fields(kind, data)
-        right, expected = fits(data, str if hasattr(kind, "parse") else kind)
+        right, expected = value_fits(data, str if hasattr(kind, "parse") else kind)
         if not right:
             raise InputError(f"expected {expected}, found {data!r:.60}")
         if hasattr(kind, "parse"):
@@ -134,13 +134,13 @@ def read_json(text: str, where: str) -> Any:
         raise InputError(f"{where}: expected JSON, found {error!s:.80}") from None
 
 
-def fits(value: Any, kind: Any, limits: Limits | None = None) -> tuple[bool, str]:
+def value_fits(value: Any, kind: Any, limits: Limits | None = None) -> tuple[bool, str]:
     """Return whether a value is of a type and within limits, and what is expected in words."""
     if typing.get_origin(kind) is Literal:
         options = typing.get_args(kind)
         return value in options, " or ".join(map(repr, options))
     if type(None) in typing.get_args(kind):
-        return (True, "") if value is None else fits(value, typing.get_args(kind)[0], limits)
+        return (True, "") if value is None else value_fits(value, typing.get_args(kind)[0], limits)
     kind = typing.get_origin(kind) or kind
     if kind not in _TYPES:
         return isinstance(value, kind), f"a {kind.__name__}"

@@ -2,8 +2,7 @@
 
 import torch
 
-from retrieval_interp.circuits.mechanisms import Positions
-from retrieval_interp.circuits.paths import Mask
+from retrieval_interp.circuits.paths import Mask, Positions
 
 # Sequence order of the roles when D = 2: a source may not come after its destination.
 ORDER = {3: 0, 4: 1, 1: 2, 2: 3, 0: 4}

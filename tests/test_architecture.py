@@ -68,6 +68,11 @@ def test_every_exported_name_is_there(name):
         package.nothing  # noqa: B018
 
 
+def test_a_module_among_the_names_needs_no_other_to_be_imported_first():
+    command = [sys.executable, "-c", "import retrieval_interp as ri; print(ri.mechanisms.FIRST)"]
+    assert subprocess.run(command, capture_output=True, text=True).stdout == "first\n"
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("chosen", [{}, {"OMP_WAIT_POLICY": "ACTIVE"}])
 def test_threads_sleep_while_they_wait_unless_the_user_has_set_something_else(chosen):

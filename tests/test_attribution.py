@@ -1,4 +1,4 @@
-"""Estimates against the exact change where they are exact, finite differences, and a bridge."""
+"""Contributions against the exact change where they are exact, finite differences, and a bridge."""
 
 import pytest
 import torch

@@ -79,7 +79,10 @@ def row(**changes):
     ("data", "text"),
     [
         ({"heads": [], "enabling": [3]}, r"enabling\[0\]: expected text, found 3"),
-        ({"heads": [row(mechanism="role-mean")]}, "role-mean: expected the key 'weights'"),
+        (
+            {"heads": [row(mechanism="role-mean")]},
+            "expected a weight from 0 to 1 for each of 1 paths of a role-mean",
+        ),
         ({"heads": [row(), row()]}, "expected every head once, .* found L0.H0 twice"),
         ({"heads": [row(mechanism="hot")]}, "expected the mechanism one-hot, found 'hot'"),
         ({"heads": [row(paths=[["s0", "s9"]])]}, "expected a role from s0 to s6, found 's9'"),
@@ -178,3 +181,11 @@ def test_rules_are_ordered_by_cost():
     stated = [rule.cost for rule in (UNIFORM, *RULES, Mean(torch.eye(3)), ORIGINAL)]
     costs = [of_head + 3 * of_role for of_head, of_role in stated]
     assert costs == sorted(costs) and costs[0] == 0 < costs[1]
+
+
+def test_only_own_attention_is_cut():
+    circuit = ri.parse_circuit("L0.H0 one-hot s0<-s2", RetrievalTask(steps=3))
+    with pytest.raises(
+        InputError, match="cut: expected L0.H0 to be original or cut, found one-hot"
+    ):
+        circuit.cut(ri.parse_head_path("L0.H0 s2<-s1", 7))

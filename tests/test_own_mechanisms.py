@@ -11,6 +11,7 @@ from tokenizers.processors import TemplateProcessing
 
 import retrieval_interp as ri
 from retrieval_interp.circuits import Circuit, Head, Scorer, mechanisms
+from retrieval_interp.circuits.circuit import suppose
 from retrieval_interp.circuits.paths import Mask
 from retrieval_interp.views.score_text import mechanism_words
 from tests.built_by_hand import LastMark, passing_model
@@ -131,8 +132,18 @@ def test_a_mechanism_has_numbers_and_a_word_of_its_own(rules_reset):
         def targets(self, positions):
             return torch.ones_like(positions.allowed).tril(-self.places).triu(-self.places)
 
-    circuit = Circuit({Head(0, 0): Back(3)}, 2)
-    assert Circuit.from_json(circuit.to_json(), ("a", "b")) == circuit
+    circuit = Circuit({Head(0, 0): Back(3)}, 2, role_names=("a", "b"))
+    assert Circuit.from_json(circuit.to_json()) == circuit
+    assert str(circuit) == "L0.H0 back places=3" and str(Back()) == "back"
+    assert suppose(Circuit.empty(LastMark()), "L0.H0 back places=3")[0, 0] == Back(3)
+    for words, message in (
+        ("by=3", "expected a path such as by<-3"),
+        ("places=x", "back: places: expected JSON"),
+        ("places=1.5", "places: expected an integer, found 1.5"),
+        ("END<-mark", "back: expected no paths"),
+    ):
+        with pytest.raises(ri.InputError, match=message):
+            suppose(Circuit.empty(LastMark()), f"L0.H0 back {words}")
     with pytest.raises(ri.InputError, match="Taken: .* of its own, .* found 'same', a built-in"):
 
         class Taken(mechanisms.Rule):
@@ -142,6 +153,12 @@ def test_a_mechanism_has_numbers_and_a_word_of_its_own(rules_reset):
 
         class Nameless(mechanisms.OneHot):
             pass
+
+    with pytest.raises(ri.InputError, match="Costly: expected a `cost` of two numbers, .* found 1"):
+
+        class Costly(mechanisms.Rule):
+            kind = "costly"
+            cost = 1
 
 
 @dataclass(frozen=True)
@@ -230,10 +247,19 @@ def test_a_mechanism_of_ones_own_keeps_its_kind_when_its_paths_change(without_ty
     options = search.neighbours_of(start, head)
     fewer, more = WeakOneHot(paths[1:]), WeakOneHot(paths[:1]).adding(*start[head].paths[1:])
     assert more == start[head] and fewer in options and mechanisms.OneHot(paths[1:]) not in options
-    # Estimates add up the changes of rows, here of all three.
+    # Contributions add up the changes of rows, here of all three.
     estimates = ri.attribute(search.model, search.task, search.batch, start)
     (part,) = estimates.parts
     for mechanism in (fewer, WeakOneHot(()), mechanisms.OneHot(paths)):
         change = mechanism.pattern(part.positions[0]) - part.used[0][:, 0]
         expected = float((part.of_loss[0][:, 0] * change).sum((1, 2)).mean())
         assert estimates.change(head, mechanism).first == pytest.approx(expected, abs=1e-6)
+
+
+def test_a_mechanism_along_paths_is_tried_along_those_of_the_head(rules_reset):
+    mechanisms.RULES.append(WeakOneHot())
+    search = ri.Search(passing_model(), LastMark(), ri.SearchOptions(examples=32))
+    tried = {
+        option.paths for option in search.space.candidates[0, 0] if option.kind == "three-tenths"
+    }
+    assert tried == {start[0, 0].paths for start in search.starts}

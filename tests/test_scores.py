@@ -10,7 +10,7 @@ import torch
 import retrieval_interp as ri
 from retrieval_interp.circuits.circuit import Circuit
 from retrieval_interp.circuits.losses import Scorer
-from retrieval_interp.circuits.mechanisms import OneHot, Positions
+from retrieval_interp.circuits.mechanisms import OneHot
 from retrieval_interp.circuits.paths import Head, HeadPath, Mask, RolePath
 from retrieval_interp.circuits.scores.score import random_circuit, random_control
 from tests.models import Lookup, hooked_model

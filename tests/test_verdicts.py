@@ -84,7 +84,7 @@ def test_what_is_needed_in_few_examples_is_found():
     model = built(7, [(looks, writes)], bias=bias)
     judge = Judge(model, task, task.sample(512, seed, split="discovery"))
     cut = judge.empty.cut(PATH)
-    assert judge.loss(judge.empty) < judge.limit.loss < 0.1 < judge.losses(cut).mean()
+    assert judge.loss(judge.empty) < judge.limit.loss < 0.1 < judge.losses_by_example(cut).mean()
     assert ri.needed_paths(model, task, seed=seed) == [(PATH,)]
     rare = (first.roles[:, 0, 2] >= 0).sum()
     assert rare < 12

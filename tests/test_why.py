@@ -18,7 +18,7 @@ from retrieval_interp.circuits.counterfactual.keep_search import (
     smallest_confirmed,
 )
 from retrieval_interp.circuits.counterfactual.question import ask
-from retrieval_interp.circuits.counterfactual.units import Estimates, MetricTask, Unit
+from retrieval_interp.circuits.counterfactual.units import Contributions, MetricTask, Unit
 from retrieval_interp.circuits.flow import causal_depth
 from retrieval_interp.circuits.head_kinds import head_name, holds_on_text
 from retrieval_interp.circuits.losses import Scorer
@@ -90,7 +90,7 @@ def test_stability_is_the_share_of_redraws_in_which_a_unit_is_among_the_top(monk
     by_prompt = torch.tensor([[5.0, 1.0, 2.0], [5.0, 1.0, 2.0], [5.0, 9.0, 2.0]])
     heads = torch.stack([by_prompt, torch.zeros(3, 3)])[:, :, None]  # [split prompt layer head]
     rows = heads[..., None]
-    estimates = Estimates(heads, rows, rows[..., None], [])
+    estimates = Contributions(heads, rows, rows[..., None], [])
     sums = [by_prompt[list(drawn)].sum(0) for drawn in itertools.product(range(3), repeat=3)]
     ranked = [set(total.argsort(descending=True)[:2].tolist()) for total in sums]
     found = estimates.stability([Unit(ri.Head(0, head)) for head in (0, 1)])

@@ -80,7 +80,9 @@ class UnitScore:
     by_attention: float  # estimated contribution to the metric by where it looks ...
     by_values: float  # ... and by what it brings; the two add up
     estimate_se: float  # standard error of their sum over prompts
-    stability: float  # share of bootstrap samples in which it is among the top units (`Estimates`)
+    stability: (
+        float  # share of bootstrap samples in which it is among the top units (`Contributions`)
+    )
     without: Share
     attention_gone: Share | None
     values_gone: Share | None

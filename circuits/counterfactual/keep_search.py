@@ -28,7 +28,7 @@ from retrieval_interp.circuits.circuit import Circuit
 from retrieval_interp.circuits.counterfactual.units import (
     LEVELS,
     PROBABILITY,
-    Estimates,
+    Contributions,
     MetricTask,
     Unit,
     estimate_units,
@@ -177,7 +177,7 @@ class KeepSearch:
     """
 
     yields_states = True  # texts to show while it goes on (`progress_bar`)
-    estimates: Estimates  # of all units, before the search
+    estimates: Contributions  # of all units, before the search
 
     def __init__(
         self,

@@ -60,7 +60,8 @@ def origins(
         batch: the examples, with the attention of their counterfactuals.
         counterfactuals: the counterfactual prompts.
         paths: the paths to explain.
-        slopes: gradients of the metric by what the heads of each layer write (`Estimates.slopes`).
+        slopes: gradients of the metric by what the heads of each layer write, as in
+            `Contributions`.
 
     Returns:
         An origin for each path whose parts add up, as they do if values are linear in them.

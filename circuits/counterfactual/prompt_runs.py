@@ -38,7 +38,7 @@ MOST_CHANGES = 16  # changes that are used at most: half decide, half are measur
 
 
 # A changed prompt, and the token of the answer's kind that is then the likeliest.
-Turned = tuple[list[int], int]
+Flip = tuple[list[int], int]
 
 
 class WrongAnswer(NamedTuple):
@@ -258,7 +258,7 @@ class PromptRuns:
         fallen = (before - after).sort(descending=True).values
         return float(fallen[: max(1, len(fallen) // 2)].mean())
 
-    def changes(self, span: range, draw: random.Random | None = None) -> list[Turned]:
+    def changes(self, span: range, draw: random.Random | None = None) -> list[Flip]:
         """Return the changes that fit: one for each wrong answer, then a second, ...
 
         With `draw` the tokens are drawn at random, and the prompt need not be likely.

@@ -26,8 +26,8 @@ import torch
 
 from retrieval_interp.circuits.counterfactual.prompt_runs import (
     MOST_CHANGES,
+    Flip,
     PromptRuns,
-    Turned,
     WrongAnswer,
 )
 from retrieval_interp.circuits.hooks import HookedModel
@@ -133,15 +133,15 @@ def ask(
         if not places or monotonic() < runs.until:
             text = runs.text(runs.ids, span)
             places.append(Place(span.start, span.stop, text, runs.fall(span)))
-    changed, turned, at_random = _place_that_turns(runs, places, seed)
-    if not turned:
+    changed, flips, at_random = _place_that_flips(runs, places, seed)
+    if not flips:
         raise InputError(
             f"counterfactual: expected another token in place of {changed.text!r} after which "
             "the model answers otherwise, found none; give a counterfactual of the same length, "
             "or another place"
         )
     says = int(runs.logits.argmax())
-    rows = [[*runs.ids, says], *([*row, token] for row, token in turned)]
+    rows = [[*runs.ids, says], *([*row, token] for row, token in flips)]
     says_tokens, *words = runs.spelled(rows)
     tokens = runs.right if answer else says_tokens
     return PromptQuestion(
@@ -163,16 +163,16 @@ def ask(
                 first_token=runs.written([token]),
                 prompt=runs.text(row, range(len(runs.ids) - len(runs.shared))),
             )
-            for (row, token), word in zip(turned, words)
+            for (row, token), word in zip(flips, words)
         ),
         at_random=at_random,
         wrong=runs.wrong,
     )
 
 
-def _place_that_turns(
+def _place_that_flips(
     runs: PromptRuns, places: Sequence[Place], seed: int
-) -> tuple[Place, list[Turned], bool]:
+) -> tuple[Place, list[Flip], bool]:
     """Try many changes of the places with the largest falls; return the place where most fit.
 
     Also these changes, and whether they were drawn at random: where few fit, such tokens are tried
@@ -181,7 +181,7 @@ def _place_that_turns(
     first, *others = sorted(places, key=lambda place: -place.fall)
     enough = min(first.fall, _LEAST_FALL * first.fall)  # it may be negative
     near_first = [first, *(place for place in others if place.fall >= enough)]
-    tried = dict[Place, list[Turned]]()
+    tried = dict[Place, list[Flip]]()
     for place in near_first[:_MOST_WORDS]:
         if not tried or monotonic() < runs.until:
             tried[place] = runs.changes(place.span)

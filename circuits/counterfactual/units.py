@@ -144,7 +144,7 @@ class MetricTask(Task):
         return self.task.to_dict()
 
 
-class Estimates(NamedTuple):
+class Contributions(NamedTuple):
     """The estimated contribution of each unit to the metric of every example.
 
     The axis `split` has two entries, which add up to it: by attention, and by values.
@@ -217,7 +217,7 @@ def estimate_units(
     patch: Patch = "z",
     alphas: Sequence[float] = ALPHAS,
     deadline: Deadline | None = None,
-) -> Estimates:
+) -> Contributions:
     """Estimate what every head, row and path contributes to the metric.
 
     One pass for each point on the way from the counterfactual (0) to the prompt (1), for as many
@@ -231,7 +231,7 @@ def estimate_units(
                 deadline.check()
             runs.append(_estimated(model, task, part, patch, alpha))
         parts.append([torch.stack(of_runs).mean(0) for of_runs in zip(*runs)])
-    return Estimates(*(torch.cat(of_parts, dim=1) for of_parts in zip(*parts)))
+    return Contributions(*(torch.cat(of_parts, dim=1) for of_parts in zip(*parts)))
 
 
 def prompts_at_once(model: HookedModel, batch: Batch) -> int:
@@ -245,7 +245,7 @@ def prompts_at_once(model: HookedModel, batch: Batch) -> int:
 @torch.enable_grad()
 def _estimated(
     model: HookedModel, task: MetricTask, batch: Batch, patch: Patch, alpha: float
-) -> Estimates:
+) -> Contributions:
     """Estimate from the gradients of one run, at one point on the way."""
     assert batch.counterfactual_attention is not None
     by_layer = batch.counterfactual_attention
@@ -283,7 +283,7 @@ def _estimated(
         there = by_layer[layer].map(_detached)
         levels.append(_levels(contributions(here, there, patch), batch))
     heads, rows, paths = (torch.stack(level, dim=2).cpu() for level in zip(*levels))
-    return Estimates(heads, rows, paths, torch.stack(slopes).float())
+    return Contributions(heads, rows, paths, torch.stack(slopes).float())
 
 
 def _detached(x: Tensor) -> Tensor:

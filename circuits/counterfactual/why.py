@@ -82,10 +82,10 @@ def why(
     if patch not in PATCHES:
         raise InputError(f"patch: expected one of {', '.join(PATCHES)}, found {patch!r:.40}")
     from_data(int, examples, "examples")
-    start, limit = monotonic(), math.inf if time is None else time
+    start, seconds = monotonic(), math.inf if time is None else time
     if isinstance(what, str) and not isinstance(counterfactual, str):
         with measuring(model):
-            question = ask(model, what, answer, wrong, place, seed, limit, progress)
+            question = ask(model, what, answer, wrong, place, seed, seconds, progress)
         task: Task = question.task(model.tokenizer)
     else:
         task, question = _task(model, what, answer, wrong, place, counterfactual), None
@@ -94,15 +94,15 @@ def why(
     prompts, counterfactuals = sample_prompts(model, task, 2 * examples, seed, "discovery", make)
     held_out = sample_prompts(model, task, examples, seed, "test", make)
     half = (len(prompts) + 1) // 2
-    deciding, fresh = prompts, None
+    deciding, confirming = prompts, None
     if half >= _LEAST_DECIDING and question is None:
-        deciding, fresh = prompts[:half], prompts[half:]
+        deciding, confirming = prompts[:half], prompts[half:]
     with measuring(model):
         search = KeepSearch(
             model,
             metric_task,
             deciding,
-            fresh,
+            confirming,
             counterfactual=counterfactuals[: len(deciding)],
             keep=keep,
             upto=upto,

@@ -24,8 +24,8 @@ from retrieval_interp.circuits import hooks
 from retrieval_interp.circuits.circuit import Circuit
 from retrieval_interp.circuits.fits import check_batch_fits, check_model_fits
 from retrieval_interp.circuits.hooks import HookedModel
-from retrieval_interp.circuits.mechanisms import Mechanism, Positions
-from retrieval_interp.circuits.paths import Head
+from retrieval_interp.circuits.mechanisms import Mechanism
+from retrieval_interp.circuits.paths import Head, Positions
 from retrieval_interp.circuits.replacement import ablated
 from retrieval_interp.tasks import Batch, InputError, Task
 

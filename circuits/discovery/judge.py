@@ -58,8 +58,8 @@ class Judge:
         self.holding: list[Circuit] = []  # circuits that hold, in the order of their trial
         self.scored: dict[Circuit, list[Float[Tensor, " few"]]] = {}  # losses, stage by stage
         self.empty = self.scorers[0].empty_circuit
-        intact = self.losses(self.empty)
-        self.uninformed = uninformed_loss(model, task, batch, self.losses)
+        intact = self.losses_by_example(self.empty)
+        self.uninformed = uninformed_loss(model, task, batch, self.losses_by_example)
         self.limit = Limit(task, intact, self.uninformed.loss, tolerance)
         for scorer in self.scorers if self.runs_are_cheap else []:
             scorer.free_base_run()
@@ -74,12 +74,12 @@ class Judge:
     @property
     def learned(self) -> bool:
         """Whether the intact model does better than one that knows nothing (`has_learned`)."""
-        return has_learned(self.losses(self.empty), self.uninformed)
+        return has_learned(self.losses_by_example(self.empty), self.uninformed)
 
     @property
     def unlearned_text(self) -> str:
         """The sentence that the model has not learned the task."""
-        intact, (uninformed, description, _) = self.losses(self.empty), self.uninformed
+        intact, (uninformed, description, _) = self.losses_by_example(self.empty), self.uninformed
         return unlearned_text(float(intact.mean()), uninformed, description, self.task.loss_name)
 
     @property
@@ -110,7 +110,7 @@ class Judge:
         """Return the mean loss on the first 16, 64, 192 or all examples."""
         return float(self._first_losses(circuit, examples, near).mean())
 
-    def losses(self, circuit: Circuit) -> Float[Tensor, " batch"]:
+    def losses_by_example(self, circuit: Circuit) -> Float[Tensor, " batch"]:
         """Return the loss of every example."""
         return self._first_losses(circuit, len(self.batch))
 

@@ -265,7 +265,11 @@ class Search:
     def rank(self, circuit: Circuit) -> tuple[bool, float, int, float]:
         """Return a sort key: what holds, the simplest first, then others by loss."""
         holds = self.judge.holds(circuit)
-        loss = float(self.judge.losses(circuit).mean()) if holds else self.judge.loss(circuit)
+        loss = (
+            float(self.judge.losses_by_example(circuit).mean())
+            if holds
+            else self.judge.loss(circuit)
+        )
         return not holds, 0.0 if holds else loss, self.key(circuit), loss
 
     # The search itself
@@ -291,7 +295,7 @@ class Search:
         scored, best = len(self.judge.scored), self.best
         if not best.mechanisms:
             return SearchState(doing, scored, best)
-        loss = float(self.judge.losses(best).mean())
+        loss = float(self.judge.losses_by_example(best).mean())
         return SearchState(doing, scored, best, self.cost(best), loss)
 
     @property
@@ -341,7 +345,7 @@ class Search:
         """Return the front in one line; empty if it is the best circuit alone."""
         if not self.best.mechanisms or (front := self.front()) == [self.best]:
             return ""
-        losses = [float(self.judge.losses(circuit).mean()) for circuit in front]
+        losses = [float(self.judge.losses_by_example(circuit).mean()) for circuit in front]
         texts = [
             f"{len(self.useful(circuit))} heads at cost {self.cost(circuit)} ({loss:.4f})"
             for circuit, loss in zip(front, losses)

@@ -121,8 +121,12 @@ class Space:
         self.attended: dict[Head, list[RolePath]] = {}  # paths that may be added to a head
         self._choices: dict[tuple[Head, Mechanism], Choice] = {}
         self._neighbours: dict[Choice, list[Choice]] = {}
+        along_paths = [rule for rule in RULES if rule.follows_paths] if shared else []
         for head in heads:
-            from_rules = rules[head] if shared else []
+            from_rules = [*rules[head]] if shared else []
+            from_rules += [
+                rule.with_paths(start[head].paths) for rule in along_paths for start in alike
+            ]
             every = [IDENTITY, UNIFORM, *(start[head] for start in alike), *from_rules, ORIGINAL]
             self.candidates[head] = sorted(dict.fromkeys(every), key=self._cost)
             paths = (attention[head] >= _WEAK).nonzero().tolist()

@@ -15,7 +15,7 @@ from typing import Annotated, Any, NoReturn, TypeVar, cast, get_args, get_origin
 
 from retrieval_interp.storage.files import writable
 from retrieval_interp.tasks.messages import InputError, nearest
-from retrieval_interp.tasks.structured import EXAMPLES, SEED, Limits, fits, number
+from retrieval_interp.tasks.structured import EXAMPLES, SEED, Limits, number, value_fits
 
 T = TypeVar("T")
 OUTPUT = {"output": True}  # metadata of the fields that name files to write
@@ -111,7 +111,7 @@ def _value(kind: Any, limits: Limits | None, word: str) -> Any:
         raise argparse.ArgumentTypeError(str(error)) from None
     except ValueError:
         value = None
-    right, expected = fits(value, kind, limits)
+    right, expected = value_fits(value, kind, limits)
     if not right:
         raise argparse.ArgumentTypeError(f"expected {expected}, found {word!r}")
     return value

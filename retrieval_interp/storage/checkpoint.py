@@ -25,9 +25,8 @@ from torch.optim import Optimizer
 
 from retrieval_interp.circuits import Circuit
 from retrieval_interp.circuits.hooks import HookedModel, is_causal
-from retrieval_interp.circuits.mechanisms import Positions
 from retrieval_interp.circuits.models.plain import PlainTransformer, hooked_model
-from retrieval_interp.circuits.paths import Mask
+from retrieval_interp.circuits.paths import Mask, Positions
 from retrieval_interp.config import ModelConfig, Recipe
 from retrieval_interp.device import choose_device
 from retrieval_interp.model import empty_weights, tokenizer_of
