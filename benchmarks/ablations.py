@@ -76,7 +76,7 @@ def compare(name: str, options: argparse.Namespace) -> Rows:
         some = slice(round_number, None, max(1, len(every) // options.sample))
         naively("naive", every[some])
         scorer, circuits = Scorer(model, task, batch), in_a_circuit(model, batch, empty)
-        scorer.rebase(circuits[0])
+        scorer.losses(circuits[0], as_base=True)
         took, losses = timed(lambda loss=scorer.loss, of=circuits: list(map(loss, of)))
         times["in circuit"].append(took / len(circuits))
         naively("naive in circuit", list(zip(circuits, losses))[some])

@@ -62,7 +62,7 @@ class Removals:
 
     def rises(self, heads: Iterable[Head], gone: Heads = NONE) -> dict[Head, Tensor]:
         """What removing each one more head costs, by example."""
-        self.scorer.rebase(self.without(gone))
+        self.scorer.losses(self.without(gone), as_base=True)
         return {head: self.losses(gone | {head}) - self.losses(gone - {head}) for head in heads}
 
     def growths(self, heads: Iterable[Head], gone: Heads) -> dict[Head, Tensor]:

@@ -69,7 +69,7 @@ def by_hand(model: Any, task: ri.Task, batch: ri.Batch, limit: float, reading: s
         before = circuit
         for head in [head for head in heads if circuit[head] == ORIGINAL]:
             around = intact if reading == "alone" else circuit
-            scorer.rebase(around)
+            scorer.losses(around, as_base=True)
             seen = dict.fromkeys(start[head] for start in starts)
             circuit = circuit.replace(head, simplest(head, around, seen, loss, limit))
     return circuit

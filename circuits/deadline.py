@@ -15,7 +15,7 @@ class OutOfTime(Exception):
 class Deadline:
     """When the time of a search is over, in seconds of `time.monotonic`.
 
-    One that is made with an end keeps it; `steps_until` sets one for as long as its steps take.
+    One that is made with an end keeps it, unless `steps_until` sets another for its steps.
     """
 
     def __init__(self, end: float = math.inf):

@@ -97,7 +97,8 @@ class Scorer:
         self.heads = heads_of(model)
         self.runs = make_runs(model, batch, task)
         self.positions = positions_by_layer(model, batch)
-        self.base_run = self.runs.base(self.empty_circuit)
+        self.base_circuit = self.empty_circuit  # of the run that is kept
+        self.base_run = self.runs.base(self.base_circuit)
         outputs = self.runs.outputs(self.base_circuit, self.base_run)
         fits.check_answers(task, batch, outputs)
         self.base_losses = self._losses(outputs)
@@ -108,19 +109,9 @@ class Scorer:
             )
 
     @property
-    def base_circuit(self) -> Circuit:
-        """The circuit of the run that is kept."""
-        return self.base_run[0].circuit
-
-    @property
     def empty_circuit(self) -> Circuit:
         """The circuit that leaves every head as it is."""
         return Circuit.empty(self.task)
-
-    def rebase(self, circuit: Circuit) -> Float[Tensor, "batch target"]:
-        """Run a circuit as the base of later runs, and return its losses."""
-        self.rebase_if(circuit, lambda losses: True)
-        return self.base_losses
 
     def rebase_if(
         self, circuit: Circuit, accepts: Callable[[Float[Tensor, "batch target"]], bool]
@@ -134,7 +125,7 @@ class Scorer:
         losses = self._losses(self.runs.outputs(circuit, run))
         accepted = accepts(losses)
         if accepted:
-            self.base_run, self.base_losses = run, losses
+            self.base_circuit, self.base_run, self.base_losses = circuit, run, losses
         return accepted
 
     def free_base_run(self) -> None:
@@ -145,8 +136,14 @@ class Scorer:
         """
         self.base_run = self.runs.base(self.base_circuit)
 
-    def losses(self, circuit: Circuit) -> Float[Tensor, "batch target"]:
-        """Return the loss of each example and asked symbol, with a circuit in place."""
+    def losses(self, circuit: Circuit, as_base: bool = False) -> Float[Tensor, "batch target"]:
+        """Return the loss of each example and asked symbol, with a circuit in place.
+
+        With `as_base` the run becomes the base of later ones.
+        """
+        if as_base:
+            self.rebase_if(circuit, lambda losses: True)
+            return self.base_losses
         self._check(circuit)
         self._use_hooks_if_needed(circuit)
         return self._losses(self.runs.outputs(circuit, self.base_run))
@@ -212,7 +209,7 @@ def removed_losses(
 ) -> Iterator[tuple[HeadPath, Float[Tensor, "batch target"]]]:
     """Remove each path from a circuit, where attention is fixed: what it carries.
 
-    It is fast if the circuit is the scorer's base (`Scorer.rebase`).
+    It is fast if the circuit is the scorer's base (`Scorer.losses`).
     """
     for path in progress(list(circuit.paths()), "removing paths"):
         yield path, scorer.losses(circuit.without(path))

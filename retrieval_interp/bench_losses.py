@@ -90,9 +90,9 @@ class BenchLosses:
         return self.scorer_for(circuit).loss(circuit)
 
     def measure(self, circuit: Circuit) -> Step:
-        """Run a circuit as the base of later runs (`Scorer.rebase`), and return its loss."""
+        """Run a circuit as the base of later runs (`Scorer.losses`), and return its loss."""
         scorer = self.scorer_for(circuit)
-        losses = scorer.rebase(circuit).mean(dim=1)
+        losses = scorer.losses(circuit, as_base=True).mean(dim=1)
         loss = float(losses.mean())
         gain, intact = self.intact_by_example - losses, float(self.intact_by_example.mean())
         better = float(gain.mean()) > 2 * standard_error(gain)

@@ -21,7 +21,8 @@ from retrieval_interp.tasks.sampling import Split
 Device = str | torch.device
 Roles = int | Sequence[str]  # how many roles there are, or what each is called
 _NUMBERED = re.compile("s(0|[1-9][0-9]{0,5})")  # the name that every role has
-_DRAWS, _DRAWN = 16, 512  # of examples that are drawn for counterfactual prompts
+_DRAWS = 16  # times that a task draws more examples for counterfactual prompts
+_PER_DRAW = 512  # examples each time
 Outputs = Float[Tensor, "batch pos d_out"]  # of a model
 
 
@@ -201,7 +202,7 @@ def other_examples(task: Task, batch: Batch, seed: int) -> Batch:
     for draws in range(1 + _DRAWS):
         pool, missing = batch, []
         if draws:
-            pool = task.sample(_DRAWN, seed + draws, batch.inputs.device, split="train")
+            pool = task.sample(_PER_DRAW, seed + draws, batch.inputs.device, split="train")
         others = _layout(pool)
         for example in unmatched if others.shape[1:] == layout.shape[1:] else ():
             alike = (others == layout[example]).all(1)
@@ -217,7 +218,7 @@ def other_examples(task: Task, batch: Batch, seed: int) -> Batch:
     raise InputError(
         "counterfactual: expected other examples with the roles at the same positions, the "
         f"same padding and other targets, found none for {len(unmatched)} of {len(batch)} "
-        f"examples among {_DRAWS * _DRAWN} more; give the task its own "
+        f"examples among {_DRAWS * _PER_DRAW} more; give the task its own "
         "counterfactual(batch, seed)"
     )
 

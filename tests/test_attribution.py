@@ -115,7 +115,7 @@ def test_a_batch_in_parts_has_the_losses_and_estimates_of_the_whole(kind, monkey
         scorer, attribution = Scorer(model, task, batch), attribute(model, task, batch, draws=0)
         seen.append((len(scorer.runs.parts), len(attribution.parts)))
         losses = [scorer.losses(trial) for trial in (empty, *trials)]
-        scorer.rebase(trials[0])
+        scorer.losses(trials[0], as_base=True)
         losses += [scorer.losses(trial) for trial in (empty, *trials)]
         effects = torch.tensor(attribution.effects(trials))
         return torch.stack(losses), effects, ri.mean_attention(model, batch)

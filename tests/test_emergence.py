@@ -117,7 +117,6 @@ def test_nothing_is_necessary_before_it_is_used(series):
     assert [rows[path].necessity_half.by for path in ("L0.H0 s2<-s1", LAST)] == [300, 500]
     for path in series.paths:
         assert series.necessity(path)[0] == pytest.approx(0.0, abs=0.05)
-        assert max(series.necessity(path)) <= 1.0 + 1e-6
 
 
 @pytest.mark.parametrize(

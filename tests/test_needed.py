@@ -78,7 +78,7 @@ def test_the_score_of_redundant_paths_is_that_of_plain_runs():
             expected = naive_loss(built.model, task, zeros, batch)
             assert measured == pytest.approx(expected, abs=1e-6)
         assert row.one_suffices and row.needed and all(row.suffice)
-        assert 0 <= min(row.left_losses) < row.live_loss
+        assert min(row.left_losses) < row.live_loss
         if row.paths[0].path == RolePath(0, 1):  # what the query needs to find s2
             later = {HeadPath(Head(1, 0), RolePath(0, 2)), HeadPath(Head(2, 0), RolePath(0, 4))}
             assert {enabled.path for enabled in row.enables} == later

@@ -235,7 +235,7 @@ def test_a_mechanism_of_ones_own_loses_what_it_loses_with_hooks(mechanism, task,
     intact = scorer.base_losses
     assert scorer.runs.are_cheap and (expected.mean(1) - intact.mean(1)).abs().max() > 1e-3
     torch.testing.assert_close(scorer.losses(circuit), expected, atol=1e-5, rtol=0)
-    scorer.rebase(circuit)
+    scorer.losses(circuit, as_base=True)
     torch.testing.assert_close(scorer.base_losses, expected, atol=1e-5, rtol=0)
     torch.testing.assert_close(scorer.losses(scorer.empty_circuit), intact, atol=1e-5, rtol=0)
 

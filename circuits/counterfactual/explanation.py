@@ -150,18 +150,19 @@ def explain(
 ) -> Explanation:
     """Measure the units of a search that has ended, on other examples and their `counterfactual`.
 
-    `controls` random sets of as many units are measured for comparison.
+    Frees the runs of the search. `controls` random sets of as many units are measured for
+    comparison.
     """
-    decided, task = search.recoveries[0].batch, search.task
+    decided, task = search.deciding.batch, search.task
     decided_on = sum(len(recovery.batch) for recovery in search.recoveries)
     runs = sum(recovery.runs for recovery in search.recoveries)
-    search.recoveries.clear()  # their runs take memory
+    search.free_runs()
     recovery = Recovery(search.model, task, batch, search.patch)
     levels = tuple(
         LevelScore(
             name=name,
             units=units,
-            kept=recovery.kept(units, rebase=True),
+            kept=recovery.kept(units, as_base=True),
             complement=recovery.without(units),
         )
         for name, units in search.levels.items()
@@ -308,7 +309,7 @@ class UnitMeasurer:
             few = batch[:_NEEDED_EXAMPLES]
             recovery = Recovery(self.search.model, self.search.task, few, self.search.patch)
             recovery.deadline = self.search.deadline
-            recovery.metric(recovery.empty, rebase=True)  # later runs start at the intact model
+            recovery.metric(recovery.empty, as_base=True)  # later runs start at the intact model
             recoveries.append(recovery)
         for path in self.progress(list(paths), "cutting paths in all heads"):
             self.needed += self._needed(path, recoveries)

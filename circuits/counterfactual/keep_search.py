@@ -105,12 +105,10 @@ class Recovery:
             f"model and {float(nothing.mean()):.4g}; there is nothing to recover, {advice}"
         )
 
-    def metric(self, circuit: Circuit, rebase: bool = False) -> Float[Tensor, " batch"]:
-        """Return each example's metric; with `rebase` it is the base of later runs."""
+    def metric(self, circuit: Circuit, as_base: bool = False) -> Float[Tensor, " batch"]:
+        """Return each example's metric; with `as_base` it is the base of later runs."""
         self.count_run()
-        if not rebase:
-            return -self.scorer.losses(circuit)[:, 0]
-        return -self.scorer.rebase(circuit)[:, 0]
+        return -self.scorer.losses(circuit, as_base)[:, 0]
 
     def count_run(self) -> None:
         """Count one more run; raise OutOfTime after the deadline."""
@@ -121,9 +119,9 @@ class Recovery:
         """Return the circuit that keeps these units."""
         return keeping(self.empty, self.heads, units, self.patch)
 
-    def kept(self, units: Sequence[Unit], rebase: bool = False) -> Share:
+    def kept(self, units: Sequence[Unit], as_base: bool = False) -> Share:
         """Return what is recovered by keeping these units alone."""
-        return self.share(self.metric(self.keeping(units), rebase))
+        return self.share(self.metric(self.keeping(units), as_base))
 
     def without(self, units: Sequence[Unit]) -> Share:
         """Return what is recovered by keeping everything but these units."""
@@ -149,7 +147,7 @@ class Recovery:
         self.count_run()
         holds = self.scorer.rebase_if(self.keeping(units), recover_enough)
         if holds and self.early is not None:
-            self.early.kept(units, rebase=True)
+            self.early.kept(units, as_base=True)
         return holds
 
     def needs(self, units: Sequence[Unit], keep: float) -> bool | None:
@@ -170,7 +168,7 @@ class Recovery:
 class KeepSearch:
     """A search for the units that have to be kept; it runs while it is iterated over.
 
-    The examples of `batch` decide, those of `fresh` confirm; both have a counterfactual, and
+    The examples of `batch` decide, those of `confirming` confirm; both have a counterfactual, and
     `counterfactual` has the prompts themselves, for `explain`. Three fifths of the `time`, in
     seconds, are for the search, the rest for `explain`, until `deadline`. `levels` has the units
     found, by level; `missing` says why the search ended early, if it did.
@@ -184,7 +182,7 @@ class KeepSearch:
         model: HookedModel,
         task: MetricTask,
         batch: Batch,
-        fresh: Batch | None = None,
+        confirming: Batch | None = None,
         keep: float = 0.9,
         upto: str = "paths",
         time: float | None = None,
@@ -200,20 +198,30 @@ class KeepSearch:
         self.deadline = Deadline(start + seconds)
         self.model, self.task, self.keep, self.upto, self.patch = model, task, keep, upto, patch
         self.counterfactual = counterfactual
-        drawn = [batch] if fresh is None else [batch, fresh]
-        self.recoveries = [Recovery(model, task, examples, patch) for examples in drawn]
-        self.recoveries[0].check_gap()
-        self.paths = [layer.paths for layer in self.recoveries[0].scorer.positions]  # by layer
+        self.deciding, self.confirming = Recovery(model, task, batch, patch), None
+        if confirming is not None:
+            self.confirming = Recovery(model, task, confirming, patch)
+        self.deciding.check_gap()
+        self.paths = [layer.paths for layer in self.deciding.scorer.positions]  # by layer
         self.levels: dict[str, tuple[Unit, ...]] = {}
         self.missing = "the search was cancelled"
         self._held: list[tuple[Unit, ...]] = []  # sets that held at this level, ever smaller ones
         self._refused = set[frozenset[Unit]]()  # sets that did not hold
 
+    @property
+    def recoveries(self) -> list[Recovery]:
+        """What measures on the examples that decide, and on those that confirm."""
+        return [self.deciding] if self.confirming is None else [self.deciding, self.confirming]
+
+    def free_runs(self) -> None:
+        """Free the memory of runs; what was found stays, but the search cannot go on."""
+        del self.deciding, self.confirming
+
     def __iter__(self) -> Iterator[str]:
         for recovery in self.recoveries:
             recovery.deadline = self._searching
         try:
-            few = self.recoveries[0].batch[:_ESTIMATE_EXAMPLES]
+            few = self.deciding.batch[:_ESTIMATE_EXAMPLES]
             size = prompts_at_once(self.model, few)
             chunks = "" if size == len(few) else f", {size} prompts at a time"
             yield f"estimating heads, rows and paths{chunks}"
@@ -227,8 +235,8 @@ class KeepSearch:
                     low = yield from self._doubled(self.estimates.units(name))
                 yield from self._shortened(name, low)
                 units = self._held[-1]
-                if len(self.recoveries) > 1:
-                    units = smallest_confirmed(self._held, self._recovered_by_fresh, self.keep)
+                if self.confirming is not None:
+                    units = smallest_confirmed(self._held, self._recovered, self.keep)
                 self.levels[name] = self._with_opponents(name, units)
             self.missing = ""
         except OutOfTime:
@@ -277,7 +285,7 @@ class KeepSearch:
             size = max(1, 2 * low)
             yield f"heads: {size}"
             if self._holds(order[:size]):
-                if self._recovered_by_fresh(order[:size]) >= self.keep:
+                if self._recovered(order[:size]) >= self.keep:
                     return low
                 self._held.clear()
             low = size
@@ -288,19 +296,20 @@ class KeepSearch:
         """Whether units hold on the deciding examples; what failed is not run again."""
         if not units or frozenset(units) in self._refused:
             return False
-        holds = self.recoveries[0].holds(units, self.keep)
+        holds = self.deciding.holds(units, self.keep)
         if holds:
             self._held.append(tuple(units))
         else:
             self._refused.add(frozenset(units))
         return holds
 
-    def _recovered_by_fresh(self, units: Sequence[Unit]) -> float:
-        return self.recoveries[-1].kept(units).share
+    def _recovered(self, units: Sequence[Unit]) -> float:
+        """Return what units recover on the examples that confirm, if there are any."""
+        return (self.confirming or self.deciding).kept(units).share
 
     def _with_opponents(self, level: str, units: tuple[Unit, ...]) -> tuple[Unit, ...]:
         """If more than 1.1 is recovered, add few units with negative estimates."""
-        recovery = self.recoveries[0]
+        recovery = self.deciding
         against = [unit for unit in self.estimates.against(level) if unit not in units]
         against = against[:_MOST_OPPONENTS]
         if not units or recovery.kept(units).share <= _EXCESS:
@@ -313,8 +322,8 @@ class KeepSearch:
     def _narrowed(self, units: Sequence[Unit], level: str) -> Generator[str, None, list[Unit]]:
         """Split heads into rows, or rows into paths, where the share hardly falls."""
         parts = {unit: [unit] for unit in units}
-        recovery = self.recoveries[0].early or self.recoveries[0]
-        share = recovery.kept(units, rebase=True).share
+        recovery = self.deciding.early or self.deciding
+        share = recovery.kept(units, as_base=True).share
 
         def all_parts(changed: Mapping[Unit, list[Unit]]) -> list[Unit]:
             return list(itertools.chain(*{**parts, **changed}.values()))

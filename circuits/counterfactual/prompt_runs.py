@@ -162,7 +162,7 @@ class PromptRuns:
     # Places
 
     def places(self, place: str) -> list[range]:
-        """Return the spans to change: those of `place`, or every word but the last."""
+        """Return the spans to change: those of `place`, or words but the last (at most 12)."""
         size = len(self.ids) - len(self.shared)
         if place:
             spans = [

@@ -2,11 +2,11 @@
 
 1. The *kind* of an answer is the set of tokens it competes with: those of its form (after a space,
    with a capital, of letters) whose embeddings are nearest to its own.
-2. Every word is replaced a few times, each of its tokens by its nearest embeddings and by what the
-   model itself predicts there, of the same form. Its *fall* says how much the answer depends on it:
-   how far the answer's logit, less the log-sum-exp of the nearest of its kind, falls in the half of
-   the changes where it falls most. The last token, whose own embedding goes straight to the answer,
-   is only tried by name.
+2. Every word, or the 12 with the largest gradients, is replaced a few times, each of its tokens by
+   its nearest embeddings and by what the model itself predicts there, of the same form. Its *fall*
+   says how much the answer depends on it: how far the answer's logit, less the log-sum-exp of the
+   nearest of its kind, falls in the half of the changes where it falls most. The last token, whose
+   own embedding goes straight to the answer, is only tried by name.
 3. Many changes are tried of the words with the largest falls. One *fits* if it flips the answer (a
    token of the kind, less likely before but among the first 300, is now more likely) and makes the
    prompt hardly less likely. The word whose changes fit, with the most different answers, is taken.

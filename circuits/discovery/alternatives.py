@@ -97,7 +97,7 @@ def _alike(search: Search, circuit: Circuit, losses: dict[Circuit, float]) -> It
     judge, space = search.judge, search.space
     given = space.circuit([circuit[head] for head in space.heads])
     losses.clear()
-    losses[given] = float(judge.losses_by_example(given).mean())
+    losses[given] = judge.loss(given, examples=None)
     key, waiting, tried = space.key(given), [given], {_paths(given)}
     while waiting:
         centre = waiting.pop(0)
@@ -108,5 +108,5 @@ def _alike(search: Search, circuit: Circuit, losses: dict[Circuit, float]) -> It
             yield f"{len(losses)} circuits"
             if _paths(trial) not in tried and judge.holds(trial, centre):
                 tried.add(_paths(trial))
-                losses[trial] = float(judge.losses_by_example(trial).mean())
+                losses[trial] = judge.loss(trial, examples=None)
                 waiting.append(trial)

@@ -106,9 +106,11 @@ class Judge:
         """Whether the loss exceeds the tolerance by two standard errors."""
         return not self._is_below(circuit, -2.0, near)
 
-    def loss(self, circuit: Circuit, near: Circuit | None = None, examples: int = 64) -> float:
-        """Return the mean loss on the first 16, 64, 192 or all examples."""
-        return float(self._first_losses(circuit, examples, near).mean())
+    def loss(
+        self, circuit: Circuit, near: Circuit | None = None, examples: int | None = 64
+    ) -> float:
+        """Return the mean loss on the first 16, 64 or 192 examples, or on all (None)."""
+        return float(self._first_losses(circuit, examples or len(self.batch), near).mean())
 
     def losses_by_example(self, circuit: Circuit) -> Float[Tensor, " batch"]:
         """Return the loss of every example."""
@@ -132,7 +134,7 @@ class Judge:
         for number, scorer in enumerate(self.scorers[len(losses) : stages], len(losses)):
             self.deadline.check()
             if near is not None and number < len(self.scored.get(near, [])):
-                scorer.rebase(near)
+                scorer.losses(near, as_base=True)
             losses.append(scorer.losses_by_example(circuit))
         return torch.cat(losses[:stages])
 

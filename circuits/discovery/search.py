@@ -233,8 +233,10 @@ class Search:
         """The loss that a circuit has to stay below."""
         return self.judge.limit.loss
 
-    def loss(self, circuit: Circuit, near: Circuit | None = None, examples: int = 64) -> float:
-        """Return the exact loss on the first 16, 64, 192 or all examples.
+    def loss(
+        self, circuit: Circuit, near: Circuit | None = None, examples: int | None = 64
+    ) -> float:
+        """Return the exact loss on the first 16, 64 or 192 examples, or on all (None).
 
         With `near`, a circuit from which it differs little, only what differs is computed if the
         model allows it.
@@ -265,11 +267,7 @@ class Search:
     def rank(self, circuit: Circuit) -> tuple[bool, float, int, float]:
         """Return a sort key: what holds, the simplest first, then others by loss."""
         holds = self.judge.holds(circuit)
-        loss = (
-            float(self.judge.losses_by_example(circuit).mean())
-            if holds
-            else self.judge.loss(circuit)
-        )
+        loss = self.judge.loss(circuit, examples=None) if holds else self.judge.loss(circuit)
         return not holds, 0.0 if holds else loss, self.key(circuit), loss
 
     # The search itself
@@ -295,7 +293,7 @@ class Search:
         scored, best = len(self.judge.scored), self.best
         if not best.mechanisms:
             return SearchState(doing, scored, best)
-        loss = float(self.judge.losses_by_example(best).mean())
+        loss = self.judge.loss(best, examples=None)
         return SearchState(doing, scored, best, self.cost(best), loss)
 
     @property
@@ -345,7 +343,7 @@ class Search:
         """Return the front in one line; empty if it is the best circuit alone."""
         if not self.best.mechanisms or (front := self.front()) == [self.best]:
             return ""
-        losses = [float(self.judge.losses_by_example(circuit).mean()) for circuit in front]
+        losses = [self.judge.loss(circuit, examples=None) for circuit in front]
         texts = [
             f"{len(self.useful(circuit))} heads at cost {self.cost(circuit)} ({loss:.4f})"
             for circuit, loss in zip(front, losses)

@@ -70,7 +70,7 @@ class LivePathScore:
     attention: float  # its mean in the intact model
     live_loss: float
     live_se: float
-    enables: tuple[Enabled, ...]  # later paths that lose attention then, on the first 128 examples
+    enables: tuple[Enabled, ...]  # later paths that lose attention or values, on 128 examples
     needed: bool | None  # live_loss above the limit by two standard errors; None if not clear
 
 
@@ -90,7 +90,7 @@ class RedundantScore:
     live_loss: float  # when all are cut
     live_se: float
     left_losses: tuple[float, ...]  # when all paths but this one are cut, for each path
-    enables: tuple[Enabled, ...]  # the later paths that lose attention when all are cut
+    enables: tuple[Enabled, ...]  # later paths that lose attention or values when all are cut
     needed: bool | None  # whether the model needs one, by two standard errors; None if not clear
     suffice: tuple[bool | None, ...]  # for each path, whether it suffices alone, likewise
 
@@ -237,7 +237,7 @@ def score_circuit(
         for head in progress(scorer.heads, "replacing heads")
     }
     cut, redundant = _cut_live(scorer, circuit, limit, progress)
-    combined = scorer.rebase(circuit).mean(dim=1)
+    combined = scorer.losses(circuit, as_base=True).mean(dim=1)
     paths = []
     for path, losses in removed_losses(scorer, circuit, progress):
         loss, se = Measured.of(losses)

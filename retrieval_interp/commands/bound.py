@@ -27,6 +27,7 @@ class BoundOptions:
 
 
 def main(argv: Sequence[str], prog: str = "retrieval-interp bound") -> None:
+    """Simulate the information flow for every length, and print the depths."""
     options = parse_options(BoundOptions, argv, prog)
     check_outputs(options)
 

@@ -64,6 +64,7 @@ class WhyOptions(SearchingOptions):
 
 
 def main(argv: Sequence[str], prog: str = "retrieval-interp why") -> None:
+    """Load the model, ask what is asked of it, write files, and print."""
     options = parse_options(WhyOptions, argv, prog)
     check_outputs(options, Path(options.model), *options.pairs)
     _check(options)

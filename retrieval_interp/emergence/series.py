@@ -202,7 +202,7 @@ def measure(model: HookedModel, task: Task, batch: Batch, circuit: Circuit, step
         str(path): PathAtStep(round(float(attention[path.head][path.path]), 7), _by_symbol(losses))
         for path, losses in cut_losses(scorer, paths_of(circuit))
     }
-    return Snapshot(step, intact, _by_symbol(scorer.rebase(circuit)), measured)
+    return Snapshot(step, intact, _by_symbol(scorer.losses(circuit, as_base=True)), measured)
 
 
 def _by_symbol(losses: torch.Tensor) -> tuple[float, ...]:

@@ -92,7 +92,7 @@ class Shipped:
 
 def worth_of(scorer: Scorer, circuit: Circuit, progress: Progress = no_progress) -> Worth:
     """What a circuit is worth on the scorer's examples."""
-    combined = mean_loss(scorer.rebase(circuit))
+    combined = mean_loss(scorer.losses(circuit, as_base=True))
     removed = removed_losses(scorer, circuit, progress)
     ablated = {path: mean_loss(losses) for path, losses in removed}
     together = dict[RolePath, float]()
