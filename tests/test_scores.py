@@ -11,7 +11,7 @@ import retrieval_interp as ri
 from retrieval_interp.circuits.circuit import Circuit
 from retrieval_interp.circuits.losses import Scorer
 from retrieval_interp.circuits.mechanisms import OneHot
-from retrieval_interp.circuits.paths import Head, HeadPath, Mask, RolePath
+from retrieval_interp.circuits.paths import Head, HeadPath, Mask, Positions, RolePath
 from retrieval_interp.circuits.scores.score import random_circuit, random_control
 from tests.models import Lookup, hooked_model
 from tests.naive import PATHS, hooks_left, naive_loss, naive_losses
