@@ -15,7 +15,7 @@ class OutOfTime(Exception):
 class Deadline:
     """When the time of a search is over, in seconds of `time.monotonic`.
 
-    One that is made with an end keeps it, unless `steps_until` sets another for its steps.
+    `steps_until` sets an end for its steps; after them there is none.
     """
 
     def __init__(self, end: float = math.inf):

@@ -62,9 +62,9 @@ def check_hook(
         return HookCheck(False, (), "It changed nothing: it does not run, or has no effect.")
     if layer < 0:
         return HookCheck(False, (), f"It changed what layer 0 reads, before {head}.")
-    by_head, place, seen = _changes(hooked, intact, layer, model.blocks[layer].attn.W_O)
+    by_head, hook_name, seen = _changes(hooked, intact, layer, model.blocks[layer].attn.W_O)
     changed = tuple(Head(layer, number) for number, of in enumerate(by_head) if of.any())
-    with model.hooks(fwd_hooks=[(place, lambda x, hook: hooked[place])]):
+    with model.hooks(fwd_hooks=[(hook_name, lambda x, hook: hooked[hook_name])]):
         later_layer = _first_different(hooked, run())
     besides = [str(changed_head) for changed_head in changed if changed_head != head]
     if later_layer is not None:
@@ -103,12 +103,12 @@ def _changes(hooked: Cache, intact: Cache, layer: int, weights: Tensor) -> tuple
     """Return a layer's change by head, [head batch pos d_model], its hook, and if z explains it."""
     block, shape = f"blocks.{layer}.", "bphd,hdm->hbpm"
     z = block + _CACHED[1]
-    place = next(block + part for part in _CACHED[2:] if block + part in intact)
-    scale = intact[place]
+    name = next(block + part for part in _CACHED[2:] if block + part in intact)
+    scale = intact[name]
     constant = scale - torch.einsum(shape, intact[z], weights).sum(0)
     if _differ(constant, constant[:1, :1], scale):
         raise InputError("model: expected 32-bit attention that adds up its heads, found other")
-    change = hooked[place] - scale
+    change = hooked[name] - scale
     by_head = torch.einsum(shape, hooked[z] - intact[z], weights)
     seen = not _differ(by_head.sum(0), change, scale)
     if not seen:
@@ -119,7 +119,7 @@ def _changes(hooked: Cache, intact: Cache, layer: int, weights: Tensor) -> tuple
         by_head = torch.einsum(shape, solved, weights.double())
         if _differ(by_head.sum(0), change, scale):
             by_head = change.expand_as(by_head)
-    return by_head * (by_head.abs() > _ROUNDING * scale.abs().max()), place, seen
+    return by_head * (by_head.abs() > _ROUNDING * scale.abs().max()), name, seen
 
 
 def _random_inputs(model: HookedModel) -> Tensor:

@@ -154,14 +154,14 @@ def overlaps(
         kept = KeptPatterns(model, part)
         positions = part.roles.flatten(1)
         for head, of_head in mechanisms.items():
-            for place, mechanism in enumerate(of_head):
+            for index, mechanism in enumerate(of_head):
                 pattern = patterns[head.layer][:, head.head]
                 rule = kept.of(mechanism, head.layer)
                 overlap = torch.minimum(pattern, rule).sum(-1)
-                means[head][place] += float((overlap * _counts(part, causal)).sum())
+                means[head][index] += float((overlap * _counts(part, causal)).sum())
                 there = overlap.gather(1, positions.clamp(min=0)).masked_fill(positions < 0, 0.0)
                 of_roles = there.view_as(part.roles).sum((0, 1)).cpu()
-                by_role[head][place] = by_role[head][place] + of_roles
+                by_role[head][index] = by_role[head][index] + of_roles
     count = float(_counts(batch, causal).sum()) or 1.0
     present = (roles >= 0).sum((0, 1)).clamp(min=1).cpu()
     return {

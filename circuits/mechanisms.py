@@ -6,6 +6,8 @@ that `RULES` lists, and count their `cost`.
 """
 
 import itertools
+import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
 from typing import Any, ClassVar, get_type_hints
@@ -26,8 +28,8 @@ from retrieval_interp.circuits.paths import (
     shifted,
 )
 from retrieval_interp.tasks import InputError
-from retrieval_interp.tasks.structured import from_data, read_json, to_data, value_fits
-from retrieval_interp.tasks.task import Attended, Roles
+from retrieval_interp.tasks.structured import from_data, to_data
+from retrieval_interp.tasks.task import HeadActivations, Roles
 
 Pattern = Float[Tensor, "#batch dest src"]
 OwnPattern = Float[Tensor, "batch dest src"]  # of the head itself in a run
@@ -68,14 +70,14 @@ class Mechanism:
         """Change the head's own attention, if it `keeps_own`."""
         return pattern.masked_fill(joined(self.paths, roles, pattern.shape[-1]), 0.0)
 
-    def output(self, here: Attended, there: Attended | None, roles: Places) -> Output:
+    def output(self, here: HeadActivations, there: HeadActivations | None, roles: Places) -> Output:
         """Return what the head writes, if it `replaces_output`.
 
         `here` is its attention in the run at hand, `there` on a counterfactual prompt.
         """
         raise InputError(f"{self.kind}: the head keeps what it writes")
 
-    def weighing(self, own: OwnPattern, there: Attended | None, roles: Places) -> OwnPattern:
+    def weighing(self, own: OwnPattern, there: HeadActivations | None, roles: Places) -> OwnPattern:
         """Return the attention by which values are weighed, given the one in place and `there`."""
         return own
 
@@ -154,7 +156,8 @@ class Mechanism:
         for name, default in _defaults(type(self)).items():
             value = getattr(self, name)
             is_word = name in stored and isinstance(value, (int, float, str))
-            words += [f"{name}={value}"] if is_word and value != default else []
+            written = value if isinstance(value, str) else json.dumps(value)
+            words += [f"{name}={written}"] if is_word and value != default else []
         return " ".join(words)
 
     def _places(self, names: Sequence[str]) -> list[str]:
@@ -195,8 +198,13 @@ class Mechanism:
         for word in words:
             name, _, value = word.partition("=")
             if name in stored:
-                is_word = value_fits(value, stored[name])[0]
-                data[name] = value if is_word else read_json(value, f"{cls.kind}: {name}")
+                try:
+                    data[name] = json.loads(value)
+                except ValueError:
+                    data[name] = value  # text, unless its type says otherwise
+            elif re.fullmatch("[a-z_]+=[^<>-].*", word):
+                expected = " or ".join(f"{name}=" for name in stored) or "no fields"
+                raise InputError(f"{cls.kind}: expected {expected}, found {word!r:.60}")
             else:
                 paths.append(list(RolePath.parse(word, roles).ends()))
         data["paths"] = paths
@@ -294,12 +302,12 @@ class _ByRole(WithPaths):
         parts = torch.zeros(len(roles), size, device=roles.device)
         for dest in {path.dest for path in self.paths}:
             rows, has_source = rows_of(dest, roles), []
-            for place, path in enumerate(self.paths):
+            for index, path in enumerate(self.paths):
                 if path.dest == dest:
                     sources = path_sources(path, roles, size).float()
                     count = sources.sum(-1, keepdim=True)
                     share = sources / count.clamp(min=1)
-                    share = self.weights[place] * share if self.weights else share
+                    share = self.weights[index] * share if self.weights else share
                     pattern.index_put_(rows, share, accumulate=True)
                     has_source.append((count[..., 0] > 0).float())
             used = torch.stack(has_source)  # [path batch chain]
@@ -535,9 +543,12 @@ and `previous` there, as the roles say what stands at a position.
 
 def pattern_of(mechanism: Mechanism, positions: Positions) -> Pattern:
     """Return a mechanism's pattern; one that is not built in is checked."""
-    pattern = mechanism.pattern(positions)
     if type(mechanism).__module__ == __name__:
-        return pattern
+        return mechanism.pattern(positions)
+    if "__dataclass_fields__" not in vars(type(mechanism)):
+        expected = "a class with @dataclass(frozen=True), which equals another by its fields"
+        raise InputError(f"{mechanism.kind}: expected {expected}, found none")
+    pattern = mechanism.pattern(positions)
     size, kind = positions.n_positions, mechanism.kind
     if pattern.shape[1:] != (size, size) or len(pattern) not in (1, len(positions.roles)):
         shape = f"[1 or {len(positions.roles)}, {size}, {size}]"

@@ -17,7 +17,7 @@ from retrieval_interp.circuits.mechanisms import Mechanism, Output, OwnPattern, 
 from retrieval_interp.circuits.paths import Places, RolePath, joined
 from retrieval_interp.tasks import InputError, parse_role, role_name
 from retrieval_interp.tasks.structured import from_data
-from retrieval_interp.tasks.task import Attended, Roles
+from retrieval_interp.tasks.task import HeadActivations, Roles
 
 Patch = Literal["z", "pattern", "v"]  # what is patched: attention and values, or one of them
 PATCHES: tuple[Patch, ...] = get_args(Patch)
@@ -32,7 +32,7 @@ class Counterfactual(WithPaths):
     Attributes:
         rows: roles whose whole rows are kept.
         patch: what of everything else is taken from the counterfactual.
-        halved: further paths and rows, of which only the attention or the values are patched.
+        partly_patched: further paths and rows, with only attention or only values patched.
     """
 
     kind = "counterfactual"
@@ -41,19 +41,19 @@ class Counterfactual(WithPaths):
     is_patched = True
     rows: tuple[int, ...] = ()
     patch: Patch = "z"
-    halved: Region = (), (), "z"
+    partly_patched: Region = (), (), "z"
 
     @property
     def reads_pattern(self) -> bool:
         """Whether the output needs the head's attention on the prompt itself."""
-        return any((self.paths, self.rows, *self.halved[:2])) or self.patch == "v"
+        return any((self.paths, self.rows, *self.partly_patched[:2])) or self.patch == "v"
 
     @property
     def regions(self) -> tuple[Patch | None, list[Region]]:
         """What is patched everywhere, and what instead in some regions."""
-        return self.patch, [(self.paths, self.rows, None), self.halved]
+        return self.patch, [(self.paths, self.rows, None), self.partly_patched]
 
-    def output(self, here: Attended, there: Attended | None, roles: Places) -> Output:
+    def output(self, here: HeadActivations, there: HeadActivations | None, roles: Places) -> Output:
         there, (everywhere, regions) = self.checked(there), self.regions
         z = written(here, there, everywhere)
         for paths, rows, patch in regions:
@@ -63,15 +63,18 @@ class Counterfactual(WithPaths):
                 z = z - written_from(places, here, there, everywhere)
         return z
 
-    def weighing(self, own: OwnPattern, there: Attended | None, roles: Places) -> OwnPattern:
-        """Its own attention where that is not patched, else the counterfactual's; not `halved`."""
+    def weighing(self, own: OwnPattern, there: HeadActivations | None, roles: Places) -> OwnPattern:
+        """Its own attention where that is not patched, else the counterfactual's.
+
+        Those that are `partly_patched` do not count.
+        """
         pattern, (everywhere, regions) = self.checked(there).pattern.to(own), self.regions
         paths, rows, patch = regions[0]
         places = joined(paths, roles, own.shape[1], rows, any_chains=True)
         inside, outside = (pattern if p in _ATTENTION else own for p in (patch, everywhere))
         return inside.where(places, outside)
 
-    def checked(self, there: Attended | None) -> Attended:
+    def checked(self, there: HeadActivations | None) -> HeadActivations:
         """Return the attention on the counterfactual; an error if there is none."""
         if there is None:
             raise InputError(
@@ -121,13 +124,15 @@ class Patched(Counterfactual):
         return None, [(self.paths, self.rows, self.patch)]
 
 
-def mixed(here: Attended, there: Attended, patch: Patch | None) -> tuple[Tensor, Tensor]:
+def mixed(
+    here: HeadActivations, there: HeadActivations, patch: Patch | None
+) -> tuple[Tensor, Tensor]:
     """Return attention and values with `patch`, or nothing (None), patched."""
     pattern = there.pattern if patch in _ATTENTION else here.pattern
     return pattern.to(here.z), (there.v if patch in ("z", "v") else here.v).to(here.z)
 
 
-def written(here: Attended, there: Attended, patch: Patch | None) -> Output:
+def written(here: HeadActivations, there: HeadActivations, patch: Patch | None) -> Output:
     """Return what the head writes with `patch`, or nothing, patched everywhere."""
     if patch in ("z", None):
         return here.z if patch is None else there.z.to(here.z)
@@ -136,7 +141,10 @@ def written(here: Attended, there: Attended, patch: Patch | None) -> Output:
 
 
 def written_from(
-    places: Bool[Tensor, "batch dest src"], here: Attended, there: Attended, patch: Patch | None
+    places: Bool[Tensor, "batch dest src"],
+    here: HeadActivations,
+    there: HeadActivations,
+    patch: Patch | None,
 ) -> Output:
     """Return what the head writes from some places of its pattern alone."""
     pattern, v = mixed(here, there, patch)

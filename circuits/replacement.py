@@ -30,7 +30,7 @@ from retrieval_interp.circuits.mechanisms import Mechanism, pattern_of
 from retrieval_interp.circuits.paths import Mask, softmax_attention
 from retrieval_interp.tasks import Batch, InputError
 from retrieval_interp.tasks.messages import check_type
-from retrieval_interp.tasks.task import Attended
+from retrieval_interp.tasks.task import HeadActivations
 
 _KEPT = 64_000_000  # attention weights of patterns that are kept
 
@@ -147,17 +147,17 @@ class LayerHooks:
 
     def hooks(self) -> list[tuple[str, HookFunction]]:
         """Return the hooks by name, in the order in which they fire."""
-        place, hooks = f"blocks.{self.layer}.attn.hook_", list[tuple[str, HookFunction]]()
+        prefix, hooks = f"blocks.{self.layer}.attn.hook_", list[tuple[str, HookFunction]]()
         if self.at_pattern:
-            hooks.append((f"{place}pattern", self.replace_patterns))
+            hooks.append((f"{prefix}pattern", self.replace_patterns))
         if self.at_z:
             names = ["v"]
             if any(mechanism.reads_pattern for mechanism in self.at_z.values()):
                 names += ["pattern"] if self.uses_pattern else ["q", "k"]
-            hooks += [(place + name, partial(self.note, name)) for name in names]
-            hooks.append((f"{place}z", self.replace_outputs))
+            hooks += [(prefix + name, partial(self.note, name)) for name in names]
+            hooks.append((f"{prefix}z", self.replace_outputs))
             if not self.uses_pattern:
-                hooks.append((f"{place}pattern", self.show_patterns))
+                hooks.append((f"{prefix}pattern", self.show_patterns))
         return hooks
 
     def note(self, name: str, activation: Tensor, hook: Any) -> None:
@@ -181,7 +181,7 @@ class LayerHooks:
             v = self.seen["v"][:, :, head // group]
             computed = self._own_pattern(head) if mechanism.reads_pattern else v.new_zeros(0)
             if mechanism.replaces_output:
-                here = Attended(computed, v, z[:, :, head])
+                here = HeadActivations(computed, v, z[:, :, head])
                 there = self.batch.counterfactual_of(self.layer, head)
                 z[:, :, head] = mechanism.output(here, there, self.batch.roles)
             else:
@@ -250,16 +250,16 @@ def with_counterfactual(model: HookedModel, batch: Batch, other: Batch) -> Batch
             f"counterfactual: expected prompts of the same length and padding, inputs of "
             f"{list(batch.inputs.shape)}, found {list(other.inputs.shape)}"
         )
-    parts = [attended(model, part) for part in parts_of(model, other)]
-    layers = (Attended(*map(torch.cat, zip(*of_layer))) for of_layer in zip(*parts))
+    parts = [activations_of(model, part) for part in parts_of(model, other)]
+    layers = (HeadActivations(*map(torch.cat, zip(*of_layer))) for of_layer in zip(*parts))
     return replace(batch, counterfactual_attention=tuple(layers))
 
 
 @torch.no_grad()
-def attended(model: HookedModel, batch: Batch) -> list[Attended]:
+def activations_of(model: HookedModel, batch: Batch) -> list[HeadActivations]:
     """Run a model once and return pattern, v and z of each layer."""
     with measuring(model), noting(model, "pattern", "v", "z") as noted:
         model(batch.inputs, **call_options(batch), return_type=None)
     for name, layers in noted.items():
         check_fired(model, name, len(layers))
-    return [Attended(*(noted[name][n] for name in noted)) for n in range(model.cfg.n_layers)]
+    return [HeadActivations(*(noted[name][n] for name in noted)) for n in range(model.cfg.n_layers)]

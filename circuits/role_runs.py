@@ -126,21 +126,21 @@ class RoleRuns:
     def __init__(self, model: Any, batch: Batch):
         self.model: Any = model if is_hooked_transformer(model) else PlainTransformer.of(model)
         self.cfg = model.cfg
-        self.pattern_positions = positions_by_layer(model, batch)[0]
-        self.positions = rearrange(batch.roles, "batch chain role -> batch (role chain)")
+        self.positions = positions_by_layer(model, batch)[0]
+        self.role_positions = rearrange(batch.roles, "batch chain role -> batch (role chain)")
         self.n_chains, self.n_roles = batch.roles.shape[1:]
-        before = self.positions[:, :, None] - self.positions[:, None, :]
-        self.mask = self.pattern_positions.mask.allows(before)  # [batch dest src]
+        before = self.role_positions[:, :, None] - self.role_positions[:, None, :]
+        self.mask = self.positions.mask.allows(before)  # [batch dest src]
         shape = (self.n_roles, self.n_chains)
         seen = self.mask.any(0).unflatten(1, shape).unflatten(0, shape).any(1).any(-1)
         # For each role, the roles that any of its positions may attend to.
         self.visible = [{src for src, yes in enumerate(row) if yes} for row in seen.tolist()]
-        example = torch.arange(len(batch), device=self.positions.device)[:, None]
-        embedded = batch.inputs[example, self.positions] @ model.W_E
+        example = torch.arange(len(batch), device=self.role_positions.device)[:, None]
+        embedded = batch.inputs[example, self.role_positions] @ model.W_E
         self.embedded: Stream = dict(enumerate(self._by_role(embedded)))
 
     def base(self, circuit: Circuit, old: RoleBase | None = None) -> RoleBase:
-        """Run a circuit as the base of others, reusing an old one."""
+        """Return a circuit's run as the base of others, which fill it, with what an old one has."""
         if old is None:
             streams: list[Stream] = [self.embedded, *({} for _ in range(self.cfg.n_layers))]
             return RoleBase(circuit, self._rows(circuit), streams)
@@ -247,16 +247,16 @@ class RoleRuns:
             return projected
 
         z = attn.W_V.new_zeros(len(dests), len(self.mask), self.n_chains, self.cfg.d_head)
-        alike: dict[Mechanism, list[int]] = {}  # places of the roles with one pattern
-        for place, dest in enumerate(dests):
+        alike: dict[Mechanism, list[int]] = {}  # indices of the roles with one pattern
+        for index, dest in enumerate(dests):
             mechanism = row[dest].mechanism
             if mechanism is not None:
-                alike.setdefault(mechanism, []).append(place)
+                alike.setdefault(mechanism, []).append(index)
                 continue
             for src, weight in row[dest].sources:
-                z[place].add_(read("V", [src]), alpha=weight)
-        for mechanism, places in alike.items():
-            chosen = [dests[place] for place in places]
+                z[index].add_(read("V", [src]), alpha=weight)
+        for mechanism, indices in alike.items():
+            chosen = [dests[index] for index in indices]
             sources = sorted(set().union(*(self.visible[dest] for dest in chosen)))
             if mechanism.keeps_own:
                 allowed = self._between(self.mask, chosen, sources)
@@ -265,7 +265,7 @@ class RoleRuns:
                 self._cut(pattern, row, chosen, sources)
             else:
                 pattern = self._between(self._pattern(mechanism), chosen, sources)
-            z[places] = self._by_role(pattern @ read("V", sources))
+            z[indices] = self._by_role(pattern @ read("V", sources))
         return F.linear(z, attn.W_O[head].T)
 
     def _by_role(self, x: Shaped[Tensor, "batch dest d"]) -> Shaped[Tensor, "role batch chain d"]:
@@ -281,9 +281,9 @@ class RoleRuns:
 
     def _pattern(self, mechanism: Mechanism) -> Float[Tensor, "batch pos pos"]:
         """Return a mechanism's pattern, with positions in the order of roles."""
-        pattern = pattern_of(mechanism, self.pattern_positions).expand(len(self.positions), -1, -1)
+        pattern = pattern_of(mechanism, self.positions).expand(len(self.role_positions), -1, -1)
         example = torch.arange(len(pattern), device=pattern.device)[:, None, None]
-        return pattern[example, self.positions[:, :, None], self.positions[:, None, :]]
+        return pattern[example, self.role_positions[:, :, None], self.role_positions[:, None, :]]
 
     def _cut(
         self, pattern: Tensor, row: list[AttentionRow], dests: list[int], sources: list[int]
@@ -291,6 +291,6 @@ class RoleRuns:
         same = torch.eye(self.n_chains, dtype=torch.bool, device=pattern.device)
         shape = (-1, self.n_chains)
         by_role = pattern.unflatten(2, shape).unflatten(1, shape)  # [batch dest chain src chain]
-        for place, dest in enumerate(dests):
+        for index, dest in enumerate(dests):
             for src in row[dest].cut.intersection(sources):
-                by_role[:, place, :, sources.index(src)].masked_fill_(same, 0.0)
+                by_role[:, index, :, sources.index(src)].masked_fill_(same, 0.0)

@@ -143,7 +143,7 @@ class Limit:
         self.tolerance, self.loss = tolerance, min(tolerance, uninformed)
         self._subtracted = intact if relative else torch.zeros_like(intact)
 
-    def above(self, losses: Float[Tensor, " few"], errors: float = 0.0) -> float:
+    def excess(self, losses: Float[Tensor, " few"], errors: float = 0.0) -> float:
         """Return the mean loss plus some standard errors, minus the limit; below 0 is below it.
 
         Of all examples, or the first.
@@ -154,6 +154,6 @@ class Limit:
 
     def clearly_above(self, losses: Float[Tensor, " few"]) -> bool | None:
         """Whether losses are above the limit, or below (False), by two standard errors; or None."""
-        if self.above(losses, -2.0) > 0:
+        if self.excess(losses, -2.0) > 0:
             return True
-        return False if self.above(losses, 2.0) < 0 else None
+        return False if self.excess(losses, 2.0) < 0 else None

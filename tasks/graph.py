@@ -102,18 +102,18 @@ class RetrievalGraph:
     @cached_property
     def keys(self) -> tuple[tuple[int, ...], ...]:
         """The key of every node, as node numbers; empty for query nodes."""
-        places = {node.name: place for place, node in enumerate(self.nodes)}
+        places = {node.name: index for index, node in enumerate(self.nodes)}
         return tuple(tuple(places[name] for name in node.key) for node in self.nodes)
 
     @property
     def query(self) -> tuple[int, ...]:
         """The nodes given in the query, in order."""
-        return tuple(place for place, node in enumerate(self.nodes) if not node.key)
+        return tuple(index for index, node in enumerate(self.nodes) if not node.key)
 
     @property
     def retrieved(self) -> tuple[int, ...]:
         """The nodes that are looked up, one per statement, in order; the last is the answer."""
-        return tuple(place for place, node in enumerate(self.nodes) if node.key)
+        return tuple(index for index, node in enumerate(self.nodes) if node.key)
 
     @cached_property
     def roles(self) -> tuple[Role, ...]:

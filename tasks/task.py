@@ -1,7 +1,7 @@
 """The interface of tasks: `Task` draws batches and measures losses, `Batch` has the examples.
 
-After them come attention on counterfactual prompts (`Attended`), which no task needs to know about,
-and the names that a task may give its roles (`Task.role_names`).
+After them come activations on counterfactual prompts (`HeadActivations`), which no task needs to
+know about, and the names that a task may give its roles (`Task.role_names`).
 """
 
 import re
@@ -36,7 +36,7 @@ class Batch:
     # True (or 1) at real positions and False at padding; None where all are real.
     attention_mask: Bool[Tensor, "batch pos"] | Int[Tensor, "batch pos"] | None = None
     # The intact model's attention on counterfactual prompts, layer by layer, if needed.
-    counterfactual_attention: tuple["Attended", ...] | None = None
+    counterfactual_attention: tuple["HeadActivations", ...] | None = None
 
     def __post_init__(self) -> None:
         if isinstance(self.attention_mask, Tensor):
@@ -75,7 +75,7 @@ class Batch:
             counterfactual_attention=layers and tuple(layer.map(change) for layer in layers),
         )
 
-    def counterfactual_of(self, layer: int, head: int) -> "Attended | None":
+    def counterfactual_of(self, layer: int, head: int) -> "HeadActivations | None":
         """Return a head's attention on the counterfactual prompts, if the batch has it."""
         layers = self.counterfactual_attention
         return None if layers is None else layers[layer].of(head)
@@ -177,21 +177,23 @@ class Task:
         return {"name": type(self).__name__}
 
 
-class Attended(NamedTuple):
+class HeadActivations(NamedTuple):
     """The attention of a layer in a run, or of one head (without the axis `head`)."""
 
     pattern: Float[Tensor, "batch *head dest src"]
     v: Float[Tensor, "batch src *kv_head d_head"]  # values; query heads may share them
     z: Float[Tensor, "batch dest *head d_head"]  # what heads write, before W_O
 
-    def of(self, head: int) -> "Attended":
+    def of(self, head: int) -> "HeadActivations":
         """Return one head of a layer."""
         group = self.z.shape[2] // self.v.shape[2]
-        return Attended(self.pattern[:, head], self.v[:, :, head // group], self.z[:, :, head])
+        return HeadActivations(
+            self.pattern[:, head], self.v[:, :, head // group], self.z[:, :, head]
+        )
 
-    def map(self, change: Callable[[Tensor], Tensor]) -> "Attended":
+    def map(self, change: Callable[[Tensor], Tensor]) -> "HeadActivations":
         """Return the same with every tensor changed."""
-        return Attended(*map(change, self))
+        return HeadActivations(*map(change, self))
 
 
 def other_examples(task: Task, batch: Batch, seed: int) -> Batch:

@@ -234,6 +234,7 @@ def test_an_interrupt_leaves_nothing_on_the_model(place):
         ({"time": float("nan")}, "time: expected more than 0"),
         ({"fewest": "rows"}, "fewest: expected paths or heads, found 'rows'"),
         ({"heads": []}, "heads: .* found none"),
+        ({"strategy": lambda search: None}, "strategy: expected one that yields .* found NoneType"),
     ],
 )
 def test_options_out_of_range_are_refused(small, choices, said):

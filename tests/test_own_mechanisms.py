@@ -108,6 +108,7 @@ def test_a_program_of_text_and_tokenizer_is_a_rule(rules_reset, begins):
 def test_patterns_of_ones_own_are_checked(
     without_type_checks, rules_reset, small, pattern, message
 ):
+    @dataclass(frozen=True)
     class Wrong(mechanisms.Mechanism):
         kind = "wrong"
 
@@ -137,8 +138,8 @@ def test_a_mechanism_has_numbers_and_a_word_of_its_own(rules_reset):
     assert str(circuit) == "L0.H0 back places=3" and str(Back()) == "back"
     assert suppose(Circuit.empty(LastMark()), "L0.H0 back places=3")[0, 0] == Back(3)
     for words, message in (
-        ("by=3", "expected a path such as by<-3"),
-        ("places=x", "back: places: expected JSON"),
+        ("by=3", "back: expected places=, found 'by=3'"),
+        ("places=x", "places: expected an integer, found 'x'"),
         ("places=1.5", "places: expected an integer, found 1.5"),
         ("END<-mark", "back: expected no paths"),
     ):

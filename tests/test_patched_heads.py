@@ -10,8 +10,8 @@ from retrieval_interp.circuits.counterfactual.units import (
     MetricTask,
     Unit,
     estimate_units,
-    halving,
     losing,
+    patching_part,
     prompts_at_once,
 )
 from tests.models import FAMILIES, untrained_bridge
@@ -158,7 +158,7 @@ def test_a_unit_without_its_attention_or_values_is_as_by_hand(model):
                 for place in places
             }
             expected = metric_by_hooks(model, batch, written_by_hand(cache, "z", edges))
-            circuit = halving(recovery.empty, recovery.heads, list(units), halved, part)
+            circuit = patching_part(recovery.empty, recovery.heads, list(units), halved, part)
             torch.testing.assert_close(recovery.metric(circuit), expected, atol=1e-5, rtol=0)
 
 

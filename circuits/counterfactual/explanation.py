@@ -21,7 +21,7 @@ from retrieval_interp.circuits.circuit import Circuit
 from retrieval_interp.circuits.counterfactual.keep_search import KeepSearch, Recovery, Share
 from retrieval_interp.circuits.counterfactual.origin import Origin, origins
 from retrieval_interp.circuits.counterfactual.question import PromptQuestion
-from retrieval_interp.circuits.counterfactual.units import LEVELS, MetricTask, Unit, halving
+from retrieval_interp.circuits.counterfactual.units import LEVELS, MetricTask, Unit, patching_part
 from retrieval_interp.circuits.deadline import OutOfTime
 from retrieval_interp.circuits.discovery.needed import minimal_sets
 from retrieval_interp.circuits.head_kinds import MOVER, head_name, holds_on_text
@@ -80,9 +80,7 @@ class UnitScore:
     by_attention: float  # estimated contribution to the metric by where it looks ...
     by_values: float  # ... and by what it brings; the two add up
     estimate_se: float  # standard error of their sum over prompts
-    stability: (
-        float  # share of bootstrap samples in which it is among the top units (`Contributions`)
-    )
+    stability: float  # share of bootstrap samples in which it is among the top units
     without: Share
     attention_gone: Share | None
     values_gone: Share | None
@@ -278,8 +276,8 @@ class UnitMeasurer:
             remaining = [kept for kept in units if kept != score.unit]
             self.scores[score.unit] = replace(
                 score,
-                attention_gone=self._halved(score.unit, "pattern"),
-                values_gone=self._halved(score.unit, "v"),
+                attention_gone=self._with_part_patched(score.unit, "pattern"),
+                values_gone=self._with_part_patched(score.unit, "v"),
                 enables=tuple(comparison.enabled(recovery.keeping(remaining), main_paths)),
             )
 
@@ -338,12 +336,12 @@ class UnitMeasurer:
         on_text = tokenizer is None or holds_on_text(kind, path.head, model, tokenizer)
         return kind if on_text else ""
 
-    def _halved(self, unit: Unit, patch: Patch) -> Share | None:
+    def _with_part_patched(self, unit: Unit, patch: Patch) -> Share | None:
         """Return what units recover if one of them has its attention or values patched."""
         recovery = self.recovery
         if recovery.patch != "z":
             return None
-        circuit = halving(recovery.empty, recovery.heads, self.units, unit, patch)
+        circuit = patching_part(recovery.empty, recovery.heads, self.units, unit, patch)
         return recovery.share(recovery.metric(circuit))
 
     def _needed(self, path: RolePath, recoveries: Sequence[Recovery]) -> Iterator[Needed]:

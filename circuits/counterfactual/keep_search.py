@@ -85,9 +85,9 @@ class Recovery:
         model that knows nothing minus its own. Two standard errors of the gap, if they are more.
         """
         task, intact, nothing = self.scorer.task, self.intact, self.nothing
-        knows, rule = abs(float(intact.mean())), "a tenth of what the model knows"
+        knows, criterion = abs(float(intact.mean())), "a tenth of what the model knows"
         if isinstance(task, MetricTask) and task.measures == PROBABILITY:
-            knows, rule = 1.0, "a tenth of a nat"
+            knows, criterion = 1.0, "a tenth of a nat"
         elif isinstance(task, MetricTask) and task.is_loss:
             scorer = self.scorer
             blind = uninformed_loss(self.model, task.task, self.batch, scorer.losses_by_example)
@@ -97,12 +97,12 @@ class Recovery:
             return
         least, advice = part, "use another counterfactual"
         if errors > part:
-            least, rule = errors, "two standard errors of the fall"
+            least, criterion = errors, "two standard errors of the fall"
             advice = "use more prompts or another counterfactual"
         raise InputError(
-            f"why: expected a metric that falls by more than {least:.3g}, {rule}, where no head "
-            f"keeps what it does on the prompt, found {float(intact.mean()):.4g} in the intact "
-            f"model and {float(nothing.mean()):.4g}; there is nothing to recover, {advice}"
+            f"why: expected a metric that falls by more than {least:.3g}, {criterion}, where no "
+            f"head keeps what it does on the prompt, found {float(intact.mean()):.4g} in the "
+            f"intact model and {float(nothing.mean()):.4g}; there is nothing to recover, {advice}"
         )
 
     def metric(self, circuit: Circuit, as_base: bool = False) -> Float[Tensor, " batch"]:
@@ -230,10 +230,10 @@ class KeepSearch:
             for name in LEVELS[: LEVELS.index(self.upto) + 1]:
                 self._held, low = [], 0  # so many of the first units are known not to hold
                 if self.levels:
-                    yield from self._refined([*self.levels.values()][-1], name)
+                    yield from self._refine([*self.levels.values()][-1], name)
                 else:
-                    low = yield from self._doubled(self.estimates.units(name))
-                yield from self._shortened(name, low)
+                    low = yield from self._double_prefix(self.estimates.units(name))
+                yield from self._shorten(name, low)
                 units = self._held[-1]
                 if self.confirming is not None:
                     units = smallest_confirmed(self._held, self._recovered, self.keep)
@@ -244,9 +244,9 @@ class KeepSearch:
             if self._held:
                 self.levels[name] = self._held[-1]
 
-    def _refined(self, coarser: tuple[Unit, ...], level: str) -> Iterator[str]:
+    def _refine(self, coarser: tuple[Unit, ...], level: str) -> Iterator[str]:
         """Find units of a level that hold, within coarser ones if these suffice."""
-        parts = yield from self._narrowed(coarser, level)
+        parts = yield from self._narrow(coarser, level)
         whole = {unit for unit in parts if unit.level != level}
         others = [
             unit
@@ -260,7 +260,7 @@ class KeepSearch:
         if not self._held and not self._holds(order):
             self._held.append(coarser)
 
-    def _shortened(self, level: str, low: int) -> Iterator[str]:
+    def _shorten(self, level: str, low: int) -> Iterator[str]:
         """Take away what is not needed, first from the end by bisection, then anywhere."""
         order = list(self._held[-1])
         high = len(order)
@@ -278,7 +278,7 @@ class KeepSearch:
             for _ in in_groups(list(reversed(last_round)), holds_without):
                 yield f"{level}: {len(self._held[-1])}"
 
-    def _doubled(self, order: Sequence[Unit]) -> Generator[str, None, int]:
+    def _double_prefix(self, order: Sequence[Unit]) -> Generator[str, None, int]:
         """Double a prefix until it holds on all examples; return one that does not."""
         low = 0
         while 2 * low < len(order):
@@ -319,7 +319,7 @@ class KeepSearch:
                 return (*units, *against[:count])
         return units
 
-    def _narrowed(self, units: Sequence[Unit], level: str) -> Generator[str, None, list[Unit]]:
+    def _narrow(self, units: Sequence[Unit], level: str) -> Generator[str, None, list[Unit]]:
         """Split heads into rows, or rows into paths, where the share hardly falls."""
         parts = {unit: [unit] for unit in units}
         recovery = self.deciding.early or self.deciding

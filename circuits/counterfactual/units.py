@@ -26,7 +26,7 @@ from retrieval_interp.circuits.mechanisms import ORIGINAL, Mechanism
 from retrieval_interp.circuits.patched_heads import Counterfactual, Patch, Patched, mixed, written
 from retrieval_interp.circuits.paths import Head, HeadPath, RolePath, role_places
 from retrieval_interp.tasks import Batch, InputError, Task, parse_role, role_name
-from retrieval_interp.tasks.task import Attended, Outputs, Roles
+from retrieval_interp.tasks.task import HeadActivations, Outputs, Roles
 
 ALPHAS = (0.0, 0.25, 0.5, 0.75, 1.0)  # points on the way from the counterfactual to the prompt
 LEVELS = ("heads", "rows", "paths")  # of units, from coarse to fine
@@ -86,7 +86,7 @@ def losing(empty: Circuit, units: Sequence[Unit], patch: Patch = "z") -> Circuit
     return replace(empty, mechanisms=mechanisms)
 
 
-def halving(
+def patching_part(
     empty: Circuit, heads: Iterable[Head], units: Sequence[Unit], unit: Unit, patch: Patch
 ) -> Circuit:
     """Return the circuit that keeps units, but patches one's attention or values.
@@ -97,8 +97,8 @@ def halving(
     mechanism = circuit[unit.head]
     if unit.dest is None or not isinstance(mechanism, Counterfactual):
         return circuit.replace(unit.head, Counterfactual(patch=patch))
-    halved = *_regions([unit])[unit.head], patch
-    return circuit.replace(unit.head, replace(mechanism, halved=halved))
+    partly_patched = *_regions([unit])[unit.head], patch
+    return circuit.replace(unit.head, replace(mechanism, partly_patched=partly_patched))
 
 
 def _regions(units: Iterable[Unit]) -> dict[Head, tuple[tuple[RolePath, ...], tuple[int, ...]]]:
@@ -261,7 +261,7 @@ def _estimated(
             )
         if patch != "z":
             unseen = z.new_zeros(0, z.shape[2])
-            here = Attended(noted["pattern"].get(layer, unseen), noted["v"][layer], z)
+            here = HeadActivations(noted["pattern"].get(layer, unseen), noted["v"][layer], z)
             of_heads = [written(here.of(h), there.of(h), patch) for h in range(z.shape[2])]
             patched = torch.stack(of_heads, dim=2)
         added[layer] = torch.zeros_like(z).requires_grad_()
@@ -279,7 +279,7 @@ def _estimated(
     slopes = torch.autograd.grad(metric.sum(), [added[n] for n in layers], materialize_grads=True)
     levels = []
     for layer, slope in enumerate(slopes):
-        here = Attended(noted["pattern"][layer], noted["v"][layer], slope).map(_detached)
+        here = HeadActivations(noted["pattern"][layer], noted["v"][layer], slope).map(_detached)
         there = by_layer[layer].map(_detached)
         levels.append(_levels(contributions(here, there, patch), batch))
     heads, rows, paths = (torch.stack(level, dim=2).cpu() for level in zip(*levels))
@@ -291,7 +291,7 @@ def _detached(x: Tensor) -> Tensor:
 
 
 def contributions(
-    here: Attended, there: Attended, patch: Patch
+    here: HeadActivations, there: HeadActivations, patch: Patch
 ) -> Float[Tensor, "split batch head dest src"]:
     """Split what sources contribute to destinations: by attention, and by values.
 

@@ -151,12 +151,12 @@ class Judge:
             losses = self._first_losses(circuit, examples, near)
             share = examples / len(self.batch)
             errors_then, doubt = errors * share**0.5, (3 if errors < 0 else 2) * (1 - share) ** 0.5
-            if self.limit.above(losses, errors_then - doubt) > 0:
+            if self.limit.excess(losses, errors_then - doubt) > 0:
                 return False
             is_enough = errors < 0 and examples > _STAGES[0]
-            if is_enough and self.limit.above(losses, errors_then + doubt) < 0:
+            if is_enough and self.limit.excess(losses, errors_then + doubt) < 0:
                 return True
-        return self.limit.above(self._first_losses(circuit, len(self.batch), near), errors) < 0
+        return self.limit.excess(self._first_losses(circuit, len(self.batch), near), errors) < 0
 
 
 def _spread(losses: Float[Tensor, " batch"]) -> list[int]:

@@ -12,7 +12,7 @@ Unlike the paper, it judges a head with all other replacements in place.
 import math
 import sys
 import warnings
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -287,7 +287,11 @@ class Search:
 
     def _try_circuits(self) -> Iterator[str]:
         if self.judge.learned:
-            yield from self.strategy(self)
+            steps = self.strategy(self)
+            if not isinstance(steps, Iterable):
+                found = type(steps).__name__
+                raise InputError(f"strategy: expected one that yields what it does, found {found}")
+            yield from steps
 
     def _state(self, doing: str) -> SearchState:
         scored, best = len(self.judge.scored), self.best
@@ -448,12 +452,12 @@ class _Simplification:
     def _first_that_holds(
         self, trials: Sequence[Circuit], centre: Circuit
     ) -> Generator[str, None, Circuit]:
-        """Return the first circuit that holds, or else the one that loses least, `settled`."""
+        """Return the first circuit that holds, or else the one that loses least, `settle_idle`."""
         for number, trial in enumerate(trials, 1):
             yield f"trying circuits, {number} of {len(trials)}"
             if self.search.holds(trial, centre):
                 return trial
-        return settled(self.search, min(trials, key=self._loss))
+        return settle_idle(self.search, min(trials, key=self._loss))
 
     def _take_apart(self, circuit: Circuit) -> Iterator[str]:
         """Search next around the circuits that lack a part of one and lose least."""
@@ -499,7 +503,7 @@ def candidates(nearby: Neighbourhood, below_key: int, largest: int) -> list[Circ
     return list(dict.fromkeys(map(nearby.circuit_of, chosen)))
 
 
-def settled(search: Search, circuit: Circuit) -> Circuit:
+def settle_idle(search: Search, circuit: Circuit) -> Circuit:
     """Set each idle head to uniform or identity, whichever loses less.
 
     If runs are not cheap (`Judge.runs_are_cheap`), return the circuit unchanged.

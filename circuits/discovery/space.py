@@ -70,6 +70,7 @@ def rule_candidates(
     if not (on_tokens or rules):
         return {head: [] for head in heads}
     means = position_means(model, batch) if on_tokens else {}
+    rules = [rule for rule in rules if not rule.follows_paths]  # tried along paths, in `Space`
     explained = overlaps(model, batch, dict.fromkeys(heads, rules))
     candidates: dict[Head, list[Mechanism]] = {head: [] for head in heads}
     for head in heads:
@@ -241,8 +242,8 @@ class Beam(NamedTuple):
 class Moves(NamedTuple):
     """Changes of one head of one circuit of a `Beam` each, and what becomes of the circuits."""
 
-    circuit: Int[Tensor, " move"]  # its place in the beam
-    head: Int[Tensor, " move"]  # its place in the circuit's choices
+    circuit: Int[Tensor, " move"]  # its index in the beam
+    head: Int[Tensor, " move"]  # its index in the circuit's choices
     old: Int[Tensor, " move"]  # the head's choice, by number
     new: Int[Tensor, " move"]
     keys: Int[Tensor, " move"]  # of the changed circuits
@@ -359,11 +360,11 @@ class Neighbourhood:
 
         of which the first part is the same for all circuits (`neighbours`).
         """
-        numbers, place = beam.choices.unique(return_inverse=True)  # place is [circuit head]
+        numbers, index = beam.choices.unique(return_inverse=True)  # index is [circuit head]
         neighbours = [self.neighbours(number) for number in numbers.tolist()]
         # [circuit head neighbour], padded
-        new = pad_sequence([choices for choices, _ in neighbours], True, -1)[place]
-        rise = pad_sequence([rises for _, rises in neighbours], True)[place]
+        new = pad_sequence([choices for choices, _ in neighbours], True, -1)[index]
+        rise = pad_sequence([rises for _, rises in neighbours], True)[index]
         circuit, head, neighbour = (new >= 0).nonzero().unbind(1)
         old, new = beam.choices[circuit, head], new[circuit, head, neighbour]
         keys, second = self.tables()
