@@ -155,9 +155,8 @@ class Mechanism:
         words, stored = [self.kind, *self._places(names)], self.stored()
         for name, default in _defaults(type(self)).items():
             value = getattr(self, name)
-            is_word = name in stored and isinstance(value, (int, float, str))
-            written = value if isinstance(value, str) else json.dumps(value)
-            words += [f"{name}={written}"] if is_word and value != default else []
+            if name in stored and isinstance(value, (int, float, str)) and value != default:
+                words.append(f"{name}={value if isinstance(value, str) else json.dumps(value)}")
         return " ".join(words)
 
     def _places(self, names: Sequence[str]) -> list[str]:
