@@ -94,7 +94,7 @@ def estimates(name: str, options: argparse.Namespace) -> Rows:
     batch = task.sample(options.examples, 0, options.device, split="discovery")
     took, found = timed(lambda: ri.ablations(model, task, batch, least=0.05))
     trials, losses = zip(*hypotheses(found, ri.parse_circuit([], task)))
-    exact = [loss - found.baseline_loss for loss in losses]
+    exact = [loss - found.intact_loss for loss in losses]
 
     def largest(effects: list[float]) -> set[int]:
         return set(sorted(range(len(exact)), key=effects.__getitem__)[-10:])

@@ -161,7 +161,7 @@ class Scorer:
         circuit.check_roles(self.task)
         for head, mechanism in circuit.mechanisms.items():
             self.positions[head.layer].check(mechanism.paths, f"{head}: ", circuit.role_names)
-        if circuit.is_patched and self.batch.counterfactual_attention is None:
+        if circuit.is_patched and self.batch.counterfactual_activations is None:
             raise InputError("circuit: expected a batch with a counterfactual, found one without")
 
     def _use_hooks_if_needed(self, circuit: Circuit) -> None:
@@ -238,7 +238,7 @@ def make_hook_runs(model: HookedModel, batch: Batch, task: Task) -> "Runs":
 
 def _role_runs_are_exact(model: HookedModel, batch: Batch, task: Task) -> bool:
     """Whether role runs support model and batch, and a few outputs agree."""
-    if batch.counterfactual_attention is not None or task.answer_roles != (SCORED_ROLE,):
+    if batch.counterfactual_activations is not None or task.answer_roles != (SCORED_ROLE,):
         return False
     if not RoleRuns.supports(model, batch):
         return False

@@ -18,11 +18,11 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from retrieval_interp.circuits.paths import (
-    Places,
     Positions,
     RolePath,
+    RolePositions,
     first_real,
-    joined,
+    path_mask,
     path_sources,
     rows_of,
     shifted,
@@ -66,18 +66,22 @@ class Mechanism:
         found = "one that keeps the head's own attention" if self.keeps_own else "none"
         raise InputError(f"{self.kind}: expected a mechanism with a `pattern`, found {found}")
 
-    def changed(self, pattern: OwnPattern, roles: Places) -> OwnPattern:
+    def changed(self, pattern: OwnPattern, roles: RolePositions) -> OwnPattern:
         """Change the head's own attention, if it `keeps_own`."""
-        return pattern.masked_fill(joined(self.paths, roles, pattern.shape[-1]), 0.0)
+        return pattern.masked_fill(path_mask(self.paths, roles, pattern.shape[-1]), 0.0)
 
-    def output(self, here: HeadActivations, there: HeadActivations | None, roles: Places) -> Output:
+    def output(
+        self, here: HeadActivations, there: HeadActivations | None, roles: RolePositions
+    ) -> Output:
         """Return what the head writes, if it `replaces_output`.
 
         `here` is its attention in the run at hand, `there` on a counterfactual prompt.
         """
         raise InputError(f"{self.kind}: the head keeps what it writes")
 
-    def weighing(self, own: OwnPattern, there: HeadActivations | None, roles: Places) -> OwnPattern:
+    def weighing(
+        self, own: OwnPattern, there: HeadActivations | None, roles: RolePositions
+    ) -> OwnPattern:
         """Return the attention by which values are weighed, given the one in place and `there`."""
         return own
 

@@ -2,7 +2,7 @@
 
 A head writes, at dest, the sum over src of P[dest, src] V[src]: its attention times its values. For
 a path (dest, src) that is not kept, P, V or both are patched: taken from a run of the intact model
-on the counterfactual prompt (`Batch.counterfactual_attention`). Nothing is rescaled. In
+on the counterfactual prompt (`Batch.counterfactual_activations`). Nothing is rescaled. In
 TransformerLens's terms this patches `hook_z`, `hook_pattern` or `hook_v`, path by path.
 """
 
@@ -14,7 +14,7 @@ from jaxtyping import Bool
 from torch import Tensor
 
 from retrieval_interp.circuits.mechanisms import Mechanism, Output, OwnPattern, WithPaths
-from retrieval_interp.circuits.paths import Places, RolePath, joined
+from retrieval_interp.circuits.paths import RolePath, RolePositions, path_mask
 from retrieval_interp.tasks import InputError, parse_role, role_name
 from retrieval_interp.tasks.structured import from_data
 from retrieval_interp.tasks.task import HeadActivations, Roles
@@ -53,24 +53,28 @@ class Counterfactual(WithPaths):
         """What is patched everywhere, and what instead in some regions."""
         return self.patch, [(self.paths, self.rows, None), self.partly_patched]
 
-    def output(self, here: HeadActivations, there: HeadActivations | None, roles: Places) -> Output:
+    def output(
+        self, here: HeadActivations, there: HeadActivations | None, roles: RolePositions
+    ) -> Output:
         there, (everywhere, regions) = self.checked(there), self.regions
-        z = written(here, there, everywhere)
+        z = patched_output(here, there, everywhere)
         for paths, rows, patch in regions:
             if paths or rows:
-                places = joined(paths, roles, z.shape[1], rows, any_chains=True)
-                z = z + written_from(places, here, there, patch)
-                z = z - written_from(places, here, there, everywhere)
+                places = path_mask(paths, roles, z.shape[1], rows, any_chains=True)
+                z = z + patched_output_from(places, here, there, patch)
+                z = z - patched_output_from(places, here, there, everywhere)
         return z
 
-    def weighing(self, own: OwnPattern, there: HeadActivations | None, roles: Places) -> OwnPattern:
+    def weighing(
+        self, own: OwnPattern, there: HeadActivations | None, roles: RolePositions
+    ) -> OwnPattern:
         """Its own attention where that is not patched, else the counterfactual's.
 
         Those that are `partly_patched` do not count.
         """
         pattern, (everywhere, regions) = self.checked(there).pattern.to(own), self.regions
         paths, rows, patch = regions[0]
-        places = joined(paths, roles, own.shape[1], rows, any_chains=True)
+        places = path_mask(paths, roles, own.shape[1], rows, any_chains=True)
         inside, outside = (pattern if p in _ATTENTION else own for p in (patch, everywhere))
         return inside.where(places, outside)
 
@@ -124,7 +128,7 @@ class Patched(Counterfactual):
         return None, [(self.paths, self.rows, self.patch)]
 
 
-def mixed(
+def patched_pattern_and_values(
     here: HeadActivations, there: HeadActivations, patch: Patch | None
 ) -> tuple[Tensor, Tensor]:
     """Return attention and values with `patch`, or nothing (None), patched."""
@@ -132,20 +136,20 @@ def mixed(
     return pattern.to(here.z), (there.v if patch in ("z", "v") else here.v).to(here.z)
 
 
-def written(here: HeadActivations, there: HeadActivations, patch: Patch | None) -> Output:
+def patched_output(here: HeadActivations, there: HeadActivations, patch: Patch | None) -> Output:
     """Return what the head writes with `patch`, or nothing, patched everywhere."""
     if patch in ("z", None):
         return here.z if patch is None else there.z.to(here.z)
-    pattern, v = mixed(here, there, patch)
+    pattern, v = patched_pattern_and_values(here, there, patch)
     return pattern @ v
 
 
-def written_from(
+def patched_output_from(
     places: Bool[Tensor, "batch dest src"],
     here: HeadActivations,
     there: HeadActivations,
     patch: Patch | None,
 ) -> Output:
     """Return what the head writes from some places of its pattern alone."""
-    pattern, v = mixed(here, there, patch)
+    pattern, v = patched_pattern_and_values(here, there, patch)
     return pattern.masked_fill(~places, 0.0) @ v  # rows of padding may be NaN

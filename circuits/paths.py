@@ -2,7 +2,7 @@
 
 A path joins roles of the same chain. `path_sources` says which positions these are, for patterns
 along paths and for attention that is cut or measured. Only in heads that are patched from a
-counterfactual prompt does a path join roles of any two chains (`joined`). Nothing here runs a
+counterfactual prompt does a path join roles of any two chains (`path_mask`). Nothing here runs a
 model.
 """
 
@@ -20,7 +20,9 @@ from torch import Tensor
 from retrieval_interp.tasks import Batch, InputError, parse_role, role_name
 from retrieval_interp.tasks.task import Roles
 
-Places = Int[Tensor, "batch chain role"]  # the position of every role of every chain; -1 if absent
+RolePositions = Int[
+    Tensor, "batch chain role"
+]  # the position of every role of every chain; -1 if absent
 _ARROW = re.compile(r"\s*[-=]*[<>=→←][-=]*\s*")
 
 
@@ -136,7 +138,7 @@ EVERYTHING_BEFORE = Mask()
 class Positions:
     """The positions for which a pattern is built."""
 
-    roles: Places
+    roles: RolePositions
     n_positions: int  # sequence length
     mask: Mask = EVERYTHING_BEFORE  # of the layer
     tokens: Int[Tensor, "batch pos"] | None = None  # None where inputs are vectors
@@ -195,7 +197,9 @@ class Positions:
         return cls(batch.roles, batch.inputs.shape[1], mask, batch.tokens, batch.attention_mask)
 
 
-def path_sources(path: RolePath, roles: Places, size: int) -> Bool[Tensor, "batch chain src"]:
+def path_sources(
+    path: RolePath, roles: RolePositions, size: int
+) -> Bool[Tensor, "batch chain src"]:
     """Return a path's sources, for role `dest` of every chain; none if it is absent.
 
     Where chains have `dest` at the same position, it has the sources of all these chains. `size` is
@@ -208,14 +212,16 @@ def path_sources(path: RolePath, roles: Places, size: int) -> Bool[Tensor, "batc
     return sources & (roles[:, :, path.dest, None] >= 0)
 
 
-def shared_destinations(roles: Places, dest: int) -> Bool[Tensor, "batch chain chain2"] | None:
+def shared_destinations(
+    roles: RolePositions, dest: int
+) -> Bool[Tensor, "batch chain chain2"] | None:
     """Return which chains share the position of role `dest`; None if no two do."""
     here = roles[:, :, dest]
     same = (here[:, :, None] == here[:, None, :]) & (here >= 0)[:, None, :]
     return same if int(same.sum()) > int((here >= 0).sum()) else None
 
 
-def rows_of(dest: int, roles: Places) -> tuple[Tensor, Tensor]:
+def rows_of(dest: int, roles: RolePositions) -> tuple[Tensor, Tensor]:
     """Return the index of a role's rows, for every chain; any row for absent ones."""
     example = torch.arange(len(roles), device=roles.device)[:, None].expand(roles.shape[:2])
     return example, roles[:, :, dest].clamp(min=0)
@@ -232,9 +238,9 @@ def softmax_attention(
     return scores.masked_fill(~allowed, -torch.inf).softmax(-1)
 
 
-def joined(
+def path_mask(
     paths: Iterable[RolePath],
-    roles: Places,
+    roles: RolePositions,
     size: int,
     rows: Iterable[int] = (),
     any_chains: bool = False,
@@ -245,7 +251,7 @@ def joined(
     every position has a role, all paths of a row together make the whole row, and keeping a row can
     be narrowed to keeping some of its paths.
     """
-    standing = role_places(roles, size)
+    standing = role_masks(roles, size)
     count = torch.zeros(len(roles), size, size, dtype=torch.int32, device=roles.device)
     for path in paths:
         if any_chains:
@@ -259,7 +265,7 @@ def joined(
 
 
 def attention_by_role(
-    pattern: Float[Tensor, "batch head dest src"], roles: Places
+    pattern: Float[Tensor, "batch head dest src"], roles: RolePositions
 ) -> tuple[Float[Tensor, "head role role2"], Float[Tensor, "role role2"]]:
     """Average a pattern from role to role of the same chain; return means and counts.
 
@@ -287,14 +293,14 @@ def attention_by_role(
     return totals / counts.clamp(min=1), counts
 
 
-def role_places(roles: Places, size: int) -> Bool[Tensor, "batch role pos"]:
+def role_masks(roles: RolePositions, size: int) -> Bool[Tensor, "batch role pos"]:
     """Return where every role is, in any chain; nowhere if it is absent."""
     position = torch.arange(size, device=roles.device)
     return (roles[..., None] == position).any(1)
 
 
 def attention_along(
-    pattern: Float[Tensor, "batch dest src"], path: RolePath, roles: Places
+    pattern: Float[Tensor, "batch dest src"], path: RolePath, roles: RolePositions
 ) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
     """Average one head's attention along a path, to all its sources together.
 

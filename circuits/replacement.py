@@ -252,7 +252,7 @@ def with_counterfactual(model: HookedModel, batch: Batch, other: Batch) -> Batch
         )
     parts = [activations_of(model, part) for part in parts_of(model, other)]
     layers = (HeadActivations(*map(torch.cat, zip(*of_layer))) for of_layer in zip(*parts))
-    return replace(batch, counterfactual_attention=tuple(layers))
+    return replace(batch, counterfactual_activations=tuple(layers))
 
 
 @torch.no_grad()

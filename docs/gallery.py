@@ -133,7 +133,7 @@ def draw(name: str, bench: Any, score: Any, circuit: Any = None) -> None:
     """A scored circuit, or a part of it with only the roles of its paths, as docs/NAME.svg."""
     roles = {role for row in score.paths for role in row.path.path}
     losses = {row.path: row.removed_loss for row in score.paths}
-    intact, uninformed = score.baseline_loss, score.uninformed_loss
+    intact, uninformed = score.intact_loss, score.uninformed_loss
     drawn = ri.draw_circuit(
         circuit or score.circuit,
         bench.model.cfg.n_layers,

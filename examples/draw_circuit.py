@@ -17,6 +17,6 @@ svg = ri.draw_circuit(
     task=task,
     batch=batch,
     enables=score.enables,
-    arrows=ri.worth_of_paths(losses, score.baseline_loss, score.uninformed_loss, task.loss_name),
+    arrows=ri.worth_of_paths(losses, score.intact_loss, score.uninformed_loss, task.loss_name),
 )
 Path(out).write_text(svg + "\n")

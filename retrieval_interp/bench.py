@@ -20,7 +20,7 @@ from retrieval_interp.bench_losses import BenchLosses, Step
 from retrieval_interp.circuits import Circuit, CircuitScore, Head, Scorer, SearchOptions
 from retrieval_interp.circuits.circuit import circuit_diff, parse_head_path, suppose
 from retrieval_interp.circuits.counterfactual.question import PromptQuestion, ask
-from retrieval_interp.circuits.counterfactual.units import Unit, keeping
+from retrieval_interp.circuits.counterfactual.units import Unit, keep_units
 from retrieval_interp.circuits.discovery.search import Strategy
 from retrieval_interp.circuits.draw.layout import role_order
 from retrieval_interp.circuits.draw.svg import draw_circuit
@@ -277,7 +277,7 @@ class Workbench:
         kept = [Unit.parse(unit, empty.roles) for unit in units]
         for unit in kept:
             self.check_head(unit.head)
-        return self.suppose(keeping(empty, self.heads, kept))
+        return self.suppose(keep_units(empty, self.heads, kept))
 
     def ask(self, place: str) -> View:
         """Ask about another place of the prompt, and start again with nothing kept."""

@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from retrieval_interp.circuits import Circuit, Scorer, mean_attention
-from retrieval_interp.circuits.counterfactual.units import keeping
+from retrieval_interp.circuits.counterfactual.units import keep_units
 from retrieval_interp.circuits.fits import sample_batch
 from retrieval_interp.circuits.hooks import HookedModel, hook_points, versions
 from retrieval_interp.circuits.losses import standard_error
@@ -102,7 +102,7 @@ class BenchLosses:
     @cached_property
     def lost_by_nothing(self) -> Float[Tensor, " batch"]:
         """By how much the loss rises with all heads patched from the counterfactual prompts."""
-        nothing = keeping(self._plain_scorer.empty_circuit, self._plain_scorer.heads, ())
+        nothing = keep_units(self._plain_scorer.empty_circuit, self._plain_scorer.heads, ())
         losses = self._counterfactual_scorer.losses_by_example(nothing)
         return losses - self.intact_by_example
 

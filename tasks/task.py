@@ -36,7 +36,7 @@ class Batch:
     # True (or 1) at real positions and False at padding; None where all are real.
     attention_mask: Bool[Tensor, "batch pos"] | Int[Tensor, "batch pos"] | None = None
     # The intact model's attention on counterfactual prompts, layer by layer, if needed.
-    counterfactual_attention: tuple["HeadActivations", ...] | None = None
+    counterfactual_activations: tuple["HeadActivations", ...] | None = None
 
     def __post_init__(self) -> None:
         if isinstance(self.attention_mask, Tensor):
@@ -66,18 +66,18 @@ class Batch:
         return self._map(lambda tensor: tensor.to(device))
 
     def _map(self, change: Callable[[Tensor], Tensor]) -> "Batch":
-        mask, layers = self.attention_mask, self.counterfactual_attention
+        mask, layers = self.attention_mask, self.counterfactual_activations
         return Batch(
             inputs=change(self.inputs),
             targets=change(self.targets),
             roles=change(self.roles),
             attention_mask=None if mask is None else change(mask),
-            counterfactual_attention=layers and tuple(layer.map(change) for layer in layers),
+            counterfactual_activations=layers and tuple(layer.map(change) for layer in layers),
         )
 
     def counterfactual_of(self, layer: int, head: int) -> "HeadActivations | None":
         """Return a head's attention on the counterfactual prompts, if the batch has it."""
-        layers = self.counterfactual_attention
+        layers = self.counterfactual_activations
         return None if layers is None else layers[layer].of(head)
 
 
@@ -178,7 +178,7 @@ class Task:
 
 
 class HeadActivations(NamedTuple):
-    """The attention of a layer in a run, or of one head (without the axis `head`)."""
+    """What attention heads of a layer did in a run, or of one head (without the axis `head`)."""
 
     pattern: Float[Tensor, "batch *head dest src"]
     v: Float[Tensor, "batch src *kv_head d_head"]  # values; query heads may share them

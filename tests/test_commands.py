@@ -217,7 +217,7 @@ def ablate(run_command_in_process, tmp_path):
 def test_the_main_job_finds_a_sufficient_and_minimal_circuit(done, undocumented):
     data = json.loads((done / "out.json").read_text())
     assert not undocumented(data, "ablate") and data["schema"] == "retrieval-interp/ablate/2"
-    assert data["baseline_loss"] < 0.01 and data["combined_loss"] < data["tolerance"]
+    assert data["intact_loss"] < 0.01 and data["combined_loss"] < data["tolerance"]
     assert data["sufficient"] and data["minimal"]
     assert min(row["removed_loss"] for row in data["paths"]) > data["tolerance"]
     assert len(data["control"]) == 20 and data["control"][0] > 10 * data["combined_loss"]

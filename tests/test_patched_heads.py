@@ -10,7 +10,6 @@ from retrieval_interp.circuits.counterfactual.units import (
     MetricTask,
     Unit,
     estimate_units,
-    losing,
     patching_part,
     prompts_at_once,
 )
@@ -125,7 +124,7 @@ def test_what_is_kept_is_as_by_hand(model, patch):
     for units, expected in ((every, recovery.intact), ((), recovery.nothing)):
         kept = recovery.metric(recovery.keeping(units))
         torch.testing.assert_close(kept, expected, atol=1e-5, rtol=0)
-        lost = losing(recovery.empty, [u for u in every if u not in units], patch)
+        lost = patch_units(recovery.empty, [u for u in every if u not in units], patch)
         torch.testing.assert_close(recovery.metric(lost), expected, atol=1e-5, rtol=0)
     plain = metric_by_hooks(model, batch, [])
     torch.testing.assert_close(recovery.intact, plain, atol=1e-5, rtol=0)

@@ -12,7 +12,7 @@ import retrieval_interp as ri
 from retrieval_interp.circuits import mechanisms
 from retrieval_interp.circuits.losses import Scorer
 from retrieval_interp.circuits.means import mean_attention, mean_patterns
-from retrieval_interp.circuits.paths import Mask, attention_along, joined
+from retrieval_interp.circuits.paths import Mask, attention_along, path_mask
 from tests.models import Lookup, bridge_of, hooked_model
 
 
@@ -70,7 +70,7 @@ def test_cuts_and_means_equal_the_definition_in_loops(paths, roles, causal):
     roles = torch.tensor(roles)
     own = torch.rand(2, 6, 6, generator=torch.Generator().manual_seed(0))
     own = own.tril() if causal else own
-    cut, kept = own.masked_fill(joined(paths, roles, 6), 0.0), own.clone()
+    cut, kept = own.masked_fill(path_mask(paths, roles, 6), 0.0), own.clone()
     for path in paths:
         along = []
         for example, chains in enumerate(roles.tolist()):

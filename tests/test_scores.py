@@ -36,10 +36,10 @@ def test_every_score_equals_a_whole_run_with_hooks_set_by_hand(task, mlp, heads)
         losses = naive_losses(model, task, c, batch) - intact
         return pytest.approx((float(losses.mean()), float(losses.std()) / 7**0.5), abs=1e-5)
 
-    assert (score.baseline_loss, score.baseline_se) == naive(empty)
+    assert (score.intact_loss, score.intact_se) == naive(empty)
     assert (score.combined_loss, score.combined_se) == naive(circuit)
     excess = naive(circuit, naive_losses(model, task, empty, batch))
-    assert (score.combined_loss - score.baseline_loss, score.excess_se) == excess
+    assert (score.combined_loss - score.intact_loss, score.excess_se) == excess
     assert len(score.heads) == 3 * heads
     for row in score.heads:
         assert (row.loss, row.se) == naive(empty.replace(row.head, circuit[row.head]))
@@ -79,7 +79,7 @@ def test_sufficient_and_minimal_follow_the_tolerance(task, model):
 def test_a_path_without_which_nothing_is_known_cannot_be_removed(task, model):
     """However large the tolerance is."""
     score = ri.score_circuit(model, task, CIRCUIT, task.sample(4), tolerance=1e9, controls=0)
-    losses = {"baseline_loss": 0.1, "combined_loss": 1.0, "uninformed_loss": 2.0}
+    losses = {"intact_loss": 0.1, "combined_loss": 1.0, "uninformed_loss": 2.0}
     for loss, spared in ((2.0, ()), (1.9, (score.paths[0].path,))):
         row = replace(score.paths[0], removed_loss=loss)
         learned = replace(score, **losses, paths=(row,), learned=True)
@@ -91,14 +91,14 @@ def test_ablations_equal_a_naive_loop(task, model):
     batch, least = task.sample(5, seed=2), 0.2
     found = ri.ablations(model, task, batch, least)
     empty = Circuit({}, 5)
-    assert found.baseline_loss == pytest.approx(naive_loss(model, task, empty, batch), abs=1e-5)
+    assert found.intact_loss == pytest.approx(naive_loss(model, task, empty, batch), abs=1e-5)
     assert len(found.heads) == 3 * 2 * 2
     for (head, mechanism), mse in found.heads.items():
         expected = naive_loss(model, task, empty.replace(head, mechanism), batch)
         assert mse == pytest.approx(expected, abs=1e-5)
     for head, rise in found.head_rises.items():
         losses = [loss for (other, _), loss in found.heads.items() if other == head]
-        assert rise == pytest.approx(min(losses) - found.baseline_loss)
+        assert rise == pytest.approx(min(losses) - found.intact_loss)
     attention = ri.mean_attention(model, batch)
     wanted = [layer_head[path] >= least for layer_head in attention.flatten(0, 1) for path in PATHS]
     assert len(found.paths) == sum(map(bool, wanted))

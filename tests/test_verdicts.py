@@ -33,12 +33,12 @@ def test_knowing_nothing_is_the_better_of_uniform_heads_and_a_constant():
     assert score.combined_loss > 2 > entropy  # uniform heads
     assert score.uninformed_loss == pytest.approx(entropy, abs=0.02)
     assert score.uninformed == "the best constant output"
-    learned = score.uninformed_loss - score.baseline_loss
+    learned = score.uninformed_loss - score.intact_loss
     share = (score.uninformed_loss - score.combined_loss) / learned
     assert not score.sufficient and score.kept == pytest.approx(share) and share < 0
     text = score_table(score, task)
     assert f"{score.uninformed_loss:.4f}" in text and "the best constant output" in text
-    assert score.tolerance == pytest.approx(score.baseline_loss + 0.05 * learned)
+    assert score.tolerance == pytest.approx(score.intact_loss + 0.05 * learned)
     found = ri.scan(model, task, examples=64)
     assert found.uninformed == "the best constant output" and "constant" in scan_verdict(found)
 
@@ -105,7 +105,7 @@ def test_a_circuit_that_is_told_where_the_answer_stands_says_so():
     bench = ri.open(model, task, examples=256)
     bench.suppose("L0.H0 one-hot END<-star", "L0.H1 uniform")
     score = bench.score(0).data
-    gain = score.baseline_loss - score.combined_loss
+    gain = score.intact_loss - score.combined_loss
     assert score.better and score.sufficient and gain > 0.02
     by, told = score.notes
     assert f"better than the intact model, by {gain:.4g}" in by

@@ -111,7 +111,7 @@ def test_tables_and_json_have_the_same_numbers(small, score):
 
 
 def test_a_tolerance_out_of_reach_is_said(small, score):
-    tight = replace(score, tolerance=score.baseline_loss - 0.001)
+    tight = replace(score, tolerance=score.intact_loss - 0.001)
     assert score.reachable and not tight.reachable
     # What the model needs is left out.
     assert list(does(tight, small.task)) == [str(row.path) for row in score.paths]

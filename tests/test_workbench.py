@@ -31,11 +31,11 @@ def test_asking_for_a_loss_and_parsing_lines_change_nothing(bench):
     assert bench.parse("L0.H0 uniform", "L1.H0 s0<-s2").mechanisms.keys() == {(0, 0), (1, 0)}
     assert bench.circuit.mechanisms == {}
     asked = bench.loss_with("L1.H0 counterfactual")
-    assert bench.scorer is scorer and bench.batch.counterfactual_attention is None
+    assert bench.scorer is scorer and bench.batch.counterfactual_activations is None
     assert bench.suppose("L1.H0 counterfactual").data == pytest.approx(asked, abs=1e-6)
-    assert bench.batch.counterfactual_attention is not None
+    assert bench.batch.counterfactual_activations is not None
     bench.undo()  # and runs are as fast as before
-    assert bench.batch.counterfactual_attention is None
+    assert bench.batch.counterfactual_activations is None
     assert bench.loss_with("L0.H0 uniform") == pytest.approx(before, abs=1e-6)
 
 
@@ -108,7 +108,7 @@ def test_what_is_not_there_is_refused_and_changes_nothing(bench, act, text, with
 def test_with_nothing_supposed_the_intact_model_is_scored(bench):
     view = bench.score()
     assert "Nothing is supposed yet" in repr(view)
-    assert view.data.combined_loss == view.data.baseline_loss == pytest.approx(bench.loss, abs=1e-6)
+    assert view.data.combined_loss == view.data.intact_loss == pytest.approx(bench.loss, abs=1e-6)
 
 
 def test_the_papers_numbers_stand_beside_those_of_its_own_task_only(tmp_path):

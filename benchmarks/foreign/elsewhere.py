@@ -57,8 +57,8 @@ def row(model: Any, task: Foreign, examples: int, tested: int, **options: Any) -
     seconds, circuit = timed(lambda: ri.discover(model, task, examples=examples, **options))
     batch = task.sample(tested, split="test")
     score = ri.score_circuit(model, task, circuit, batch, controls=0)
-    excess, error = score.combined_loss - score.baseline_loss, score.excess_se
-    allowed = score.limit - score.baseline_loss
+    excess, error = score.combined_loss - score.intact_loss, score.excess_se
+    allowed = score.limit - score.intact_loss
     holds = "no" if excess - 2 * error > allowed else "not clear"
     holds = "yes" if excess + 2 * error < allowed else holds
     agrees = {says: check(circuit) for says, check in task.published}
@@ -67,7 +67,7 @@ def row(model: Any, task: Foreign, examples: int, tested: int, **options: Any) -
         print(f"published: {says}: {'agrees' if same else 'not so here'}", file=sys.stderr)
     return {
         "model": task.title,
-        "intact": score.baseline_loss,
+        "intact": score.intact_loss,
         "constant": float(constant_losses(task, batch, model.cfg.d_vocab_out).mean()),
         "circuit": score.combined_loss,
         "excess": excess,

@@ -10,7 +10,12 @@ from itertools import product
 from typing import Any, NamedTuple
 
 from retrieval_interp.circuits.counterfactual.keep_search import Recovery, Share
-from retrieval_interp.circuits.counterfactual.units import MetricTask, Unit, estimate_units, losing
+from retrieval_interp.circuits.counterfactual.units import (
+    MetricTask,
+    Unit,
+    estimate_units,
+    patch_units,
+)
 from retrieval_interp.circuits.counterfactual.why import sample_prompts
 from retrieval_interp.circuits.hooks import HookedModel, measuring
 from retrieval_interp.circuits.losses import Progress, no_progress
@@ -135,7 +140,7 @@ def atlas(
 
 def _lost(recovery: Recovery, head: Head, patch: Patch) -> tuple[Share, Any]:
     """The share that is lost, and for each example."""
-    metric = recovery.metric(losing(recovery.empty, [Unit(head)], patch))
+    metric = recovery.metric(patch_units(recovery.empty, [Unit(head)], patch))
     share = recovery.share(metric)
     return Share(1 - share.share, share.se), (recovery.intact - metric) / recovery.gap
 

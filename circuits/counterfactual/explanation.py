@@ -234,7 +234,7 @@ class UnitMeasurer:
     def attention(self) -> tuple[Tensor, Tensor]:
         """The mean attention by role, of the intact model, and on the counterfactual prompts."""
         batch = self.recovery.batch
-        layers = batch.counterfactual_attention or ()
+        layers = batch.counterfactual_activations or ()
         there = [attention_by_role(layer.pattern, batch.roles)[0] for layer in layers]
         return mean_attention(self.search.model, batch).cpu(), torch.stack(there).cpu()
 

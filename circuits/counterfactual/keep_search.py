@@ -32,8 +32,8 @@ from retrieval_interp.circuits.counterfactual.units import (
     MetricTask,
     Unit,
     estimate_units,
-    keeping,
-    losing,
+    keep_units,
+    patch_units,
     prompts_at_once,
 )
 from retrieval_interp.circuits.deadline import Deadline, OutOfTime
@@ -117,7 +117,7 @@ class Recovery:
 
     def keeping(self, units: Sequence[Unit]) -> Circuit:
         """Return the circuit that keeps these units."""
-        return keeping(self.empty, self.heads, units, self.patch)
+        return keep_units(self.empty, self.heads, units, self.patch)
 
     def kept(self, units: Sequence[Unit], as_base: bool = False) -> Share:
         """Return what is recovered by keeping these units alone."""
@@ -125,7 +125,7 @@ class Recovery:
 
     def without(self, units: Sequence[Unit]) -> Share:
         """Return what is recovered by keeping everything but these units."""
-        return self.share(self.metric(losing(self.empty, units, self.patch)))
+        return self.share(self.metric(patch_units(self.empty, units, self.patch)))
 
     def share(self, metric: Float[Tensor, " batch"]) -> Share:
         """Return the metric as a share of the gap, with its standard error."""

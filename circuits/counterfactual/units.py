@@ -23,8 +23,14 @@ from retrieval_interp.circuits.circuit import Circuit
 from retrieval_interp.circuits.deadline import Deadline
 from retrieval_interp.circuits.hooks import HookedModel
 from retrieval_interp.circuits.mechanisms import ORIGINAL, Mechanism
-from retrieval_interp.circuits.patched_heads import Counterfactual, Patch, Patched, mixed, written
-from retrieval_interp.circuits.paths import Head, HeadPath, RolePath, role_places
+from retrieval_interp.circuits.patched_heads import (
+    Counterfactual,
+    Patch,
+    Patched,
+    patched_output,
+    patched_pattern_and_values,
+)
+from retrieval_interp.circuits.paths import Head, HeadPath, RolePath, role_masks
 from retrieval_interp.tasks import Batch, InputError, Task, parse_role, role_name
 from retrieval_interp.tasks.task import HeadActivations, Outputs, Roles
 
@@ -67,7 +73,7 @@ class Unit(NamedTuple):
         return f"{self.head} " + "<-".join(role_name(role, names) for role in roles)
 
 
-def keeping(
+def keep_units(
     empty: Circuit, heads: Iterable[Head], units: Sequence[Unit], patch: Patch = "z"
 ) -> Circuit:
     """Return the circuit that keeps units and patches all others (denoising)."""
@@ -78,7 +84,7 @@ def keeping(
     return replace(empty, mechanisms=mechanisms)
 
 
-def losing(empty: Circuit, units: Sequence[Unit], patch: Patch = "z") -> Circuit:
+def patch_units(empty: Circuit, units: Sequence[Unit], patch: Patch = "z") -> Circuit:
     """Return the circuit that patches units and keeps all others (noising)."""
     mechanisms: dict[Head, Mechanism]
     mechanisms = {head: Patched(*region, patch) for head, region in _regions(units).items()}
@@ -93,7 +99,7 @@ def patching_part(
 
     `patch` says which of the two that unit takes from the counterfactual: `pattern` or `v`.
     """
-    circuit = keeping(empty, heads, [kept for kept in units if kept != unit])
+    circuit = keep_units(empty, heads, [kept for kept in units if kept != unit])
     mechanism = circuit[unit.head]
     if unit.dest is None or not isinstance(mechanism, Counterfactual):
         return circuit.replace(unit.head, Counterfactual(patch=patch))
@@ -247,8 +253,8 @@ def _estimated(
     model: HookedModel, task: MetricTask, batch: Batch, patch: Patch, alpha: float
 ) -> Contributions:
     """Estimate from the gradients of one run, at one point on the way."""
-    assert batch.counterfactual_attention is not None
-    by_layer = batch.counterfactual_attention
+    assert batch.counterfactual_activations is not None
+    by_layer = batch.counterfactual_activations
     added: dict[int, Tensor] = {}
 
     def mix(z: Float[Tensor, "batch pos head d_head"], hook: Any) -> Tensor:
@@ -262,7 +268,7 @@ def _estimated(
         if patch != "z":
             unseen = z.new_zeros(0, z.shape[2])
             here = HeadActivations(noted["pattern"].get(layer, unseen), noted["v"][layer], z)
-            of_heads = [written(here.of(h), there.of(h), patch) for h in range(z.shape[2])]
+            of_heads = [patched_output(here.of(h), there.of(h), patch) for h in range(z.shape[2])]
             patched = torch.stack(of_heads, dim=2)
         added[layer] = torch.zeros_like(z).requires_grad_()
         return torch.lerp(patched, z, alpha) + added[layer]
@@ -305,7 +311,7 @@ def contributions(
     def product(v: Tensor) -> Float[Tensor, "batch head dest src"]:
         return torch.einsum("bdhe,bshe->bhds", here.z, v.repeat_interleave(group, dim=2))
 
-    there_pattern, there_v = mixed(here, there, patch)
+    there_pattern, there_v = patched_pattern_and_values(here, there, patch)
     here_product, there_product = product(here.v), product(there_v)
     by_attention = (here.pattern - there_pattern) * (here_product + there_product) / 2
     by_values = (here.pattern + there_pattern) / 2 * (here_product - there_product)
@@ -315,7 +321,7 @@ def contributions(
 def _levels(added: Float[Tensor, "split batch head dest src"], batch: Batch) -> list[Tensor]:
     """Sum contributions over heads, rows and paths of any two chains, [split batch head ...]."""
     added = added.nan_to_num()  # rows of padding may be NaN
-    standing = role_places(batch.roles, added.shape[-1]).to(added)
+    standing = role_masks(batch.roles, added.shape[-1]).to(added)
     rows = torch.einsum("xbhds,bid->xbhi", added, standing)
     paths = torch.einsum("xbhds,bid,bjs->xbhij", added, standing, standing)
     return [added.sum((-2, -1)), rows, paths]

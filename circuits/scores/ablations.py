@@ -23,7 +23,7 @@ class CutPath:
 class Ablations:
     """The loss of every head and path hypothesis."""
 
-    baseline_loss: float  # of the intact model
+    intact_loss: float  # of the intact model
     heads: dict[tuple[Head, Mechanism], float]  # with one head replaced by a mechanism
     paths: list[CutPath]  # with one path cut
 
@@ -35,7 +35,7 @@ class Ablations:
         """By how much the loss rises with each head uniform or identity, the smaller rise."""
         rises: dict[Head, float] = {}
         for (head, _), loss in self.heads.items():
-            rise = loss - self.baseline_loss
+            rise = loss - self.intact_loss
             rises[head] = min(rise, rises.get(head, rise))
         return rises
 

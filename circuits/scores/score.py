@@ -113,8 +113,8 @@ class CircuitScore:
     examples: int
     tolerance: float  # the loss below which a circuit counts as working (paper: 0.05)
     loss_name: str
-    baseline_loss: float  # of the intact model
-    baseline_se: float
+    intact_loss: float  # of the intact model
+    intact_se: float
     uninformed_loss: float  # of a model that knows nothing
     uninformed: str  # what such a model is
     heads: tuple[HeadScore, ...]  # every head of the model, replaced or left as it is
@@ -122,7 +122,7 @@ class CircuitScore:
     redundant: tuple[RedundantScore, ...]
     combined_loss: float  # with the circuit in place
     combined_se: float
-    excess_se: float  # of combined minus baseline, example by example
+    excess_se: float  # of combined minus intact, example by example
     paths: tuple[PathScore, ...]  # every path of the circuit
     rest_zero_ablated_loss: float  # with all heads of fixed patterns that are not needed
     control: tuple[float, ...]  # combined losses of random circuits, ascending (`random_control`)
@@ -140,9 +140,7 @@ class CircuitScore:
     @property
     def better(self) -> bool:
         """Whether the circuit does better than the intact model, as `is_better` decides."""
-        return is_better(
-            self.combined_loss, self.excess_se, self.baseline_loss, self.uninformed_loss
-        )
+        return is_better(self.combined_loss, self.excess_se, self.intact_loss, self.uninformed_loss)
 
     @property
     def sufficient(self) -> bool:
@@ -170,14 +168,14 @@ class CircuitScore:
     @property
     def reachable(self) -> bool:
         """Whether the intact model is below the limit; if not, nothing shows what it needs."""
-        return self.learned and self.baseline_loss < self.limit
+        return self.learned and self.intact_loss < self.limit
 
     @property
     def kept(self) -> float:
         """The share of what the model learned that the circuit keeps; NaN if it learned nothing."""
         if not self.learned:
             return math.nan
-        return kept_share(self.combined_loss, self.baseline_loss, self.uninformed_loss)
+        return kept_share(self.combined_loss, self.intact_loss, self.uninformed_loss)
 
     @property
     def minimal(self) -> bool:
@@ -204,13 +202,13 @@ def score_circuit(
     Let loss(C) be the mean loss, over examples and asked symbols, of the model with circuit C in
     place of its attention (heads that C does not name keep their own):
 
-        baseline            loss(∅), of the intact model
+        intact              loss(∅), of the intact model
         only head h         loss({h: C[h]})
         combined            loss(C)
         path p removed      loss(C without p): what p carries
         h zero-ablated      loss(C with no attention in h): whether what h writes is needed
         path p cut live     loss(cut p) of the intact model: what p carries or enables
-        kept                (uninformed - combined) / (uninformed - baseline)
+        kept                (uninformed - combined) / (uninformed - intact)
         sufficient          combined < tolerance, and < uninformed
         minimal             sufficient, but no C without p would be, for any path p
 
@@ -226,7 +224,7 @@ def score_circuit(
     """
     Circuit.check(circuit)
     check_type(batch, Batch, "batch")
-    if circuit.is_patched and batch.counterfactual_attention is None:
+    if circuit.is_patched and batch.counterfactual_activations is None:
         batch = with_counterfactual(model, batch, task.counterfactual(batch, seed=0))
     scorer = Scorer(model, task, batch)
     intact = scorer.base_losses.mean(dim=1)
@@ -258,8 +256,8 @@ def score_circuit(
         examples=len(batch),
         tolerance=limit.tolerance,
         loss_name=task.loss_name,
-        baseline_loss=Measured.of(intact).mean,
-        baseline_se=Measured.of(intact).se,
+        intact_loss=Measured.of(intact).mean,
+        intact_se=Measured.of(intact).se,
         uninformed_loss=uninformed.loss,
         uninformed=uninformed.description,
         heads=tuple(
@@ -337,7 +335,7 @@ def _cut_live(
 def _notes(score: CircuitScore, answer_role: int | None) -> Iterator[str]:
     to_answer = [path for path in score.circuit.paths() if path.path.src == answer_role]
     if score.better and score.learned:
-        by = f"{score.baseline_loss - score.combined_loss:.4g} +- {score.excess_se:.2g}"
+        by = f"{score.intact_loss - score.combined_loss:.4g} +- {score.excess_se:.2g}"
         better = f"The circuit does better than the intact model, by {by}"
         yield f"{better}; so it is not what the model does."
     if to_answer:

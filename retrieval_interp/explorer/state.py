@@ -143,7 +143,7 @@ def choices(bench: Workbench, head: Head) -> list[dict[str, Any]]:
         names_of.setdefault(propose(attention, kind, least), kind)
     names_of[role_mean(attention)] = "role-mean"
     if circuit.is_patched:  # then a head keeps all, its row that differs most, or nothing
-        layers: Any = bench.batch.counterfactual_attention
+        layers: Any = bench.batch.counterfactual_activations
         there = attention_by_role(layers[head.layer].pattern, bench.batch.roles)[0].cpu()
         change = attention - there[head.head]
         kept = Counterfactual(rows=(int(change.abs().sum(-1).argmax()),))

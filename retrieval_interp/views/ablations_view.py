@@ -14,7 +14,7 @@ _LEAST = 0.00005  # what less is shown as +0.0000
 
 def ablations_view(ablations: Ablations, task: Task) -> View:
     """Show what `ri.ablations` returned, without paths that cost nothing."""
-    intact = ablations.baseline_loss
+    intact = ablations.intact_loss
     costly = [row for row in ablations.by_rise if abs(row.live_loss - intact) >= _LEAST]
     rows = [
         [

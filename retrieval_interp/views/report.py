@@ -84,7 +84,7 @@ def score_view(
 def score_drawing(score: CircuitScore, n_layers: int, task: Task, batch: Batch) -> str:
     """Draw a scored circuit as SVG: what each path is worth, and which heads it enables."""
     losses = {row.path: row.removed_loss for row in score.paths}
-    arrows = worth_of_paths(losses, score.baseline_loss, score.uninformed_loss, task.loss_name)
+    arrows = worth_of_paths(losses, score.intact_loss, score.uninformed_loss, task.loss_name)
     return draw_circuit(
         score.circuit, n_layers, task=task, batch=batch, enables=score.enables, arrows=arrows
     )

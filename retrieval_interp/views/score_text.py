@@ -65,7 +65,7 @@ def _path_row(
         data |= _fields(row, "left_losses one_suffices")
         data |= {"name": row.text(), "paths": list(map(str, row.paths))}
         return data | {"does": "; ".join([_which_suffice(row, score), *does])}
-    data |= _place(path) | _fields(row, "attention")
+    data |= _path_ends(path) | _fields(row, "attention")
     if isinstance(row, PathScore):
         # In a circuit that does not work, leaving out any path gives a high loss.
         carries = score.sufficient and path not in score.spared
@@ -92,11 +92,12 @@ def _which_suffice(row: RedundantScore, score: CircuitScore) -> str:
 def _enabled_rows(enables: Sequence[Enabled]) -> list[JsonRow]:
     keys = "side attention when_cut by_query by_key by_value"
     return [
-        {"name": str(later.path), **_place(later.path), **_fields(later, keys)} for later in enables
+        {"name": str(later.path), **_path_ends(later.path), **_fields(later, keys)}
+        for later in enables
     ]
 
 
-def _place(path: HeadPath) -> JsonRow:
+def _path_ends(path: HeadPath) -> JsonRow:
     dest, src = path.path.ends()
     return {**path.head._asdict(), "dest": dest, "src": src}
 
@@ -113,7 +114,7 @@ def serves(enables: Sequence[Enabled]) -> list[str]:
 def score_to_dict(score: CircuitScore, name: str, task: Task, seed: int) -> JsonRow:
     """Return all numbers as JSON data."""
     numbers = (
-        "examples tolerance loss_name baseline_loss baseline_se combined_loss combined_se "
+        "examples tolerance loss_name intact_loss intact_se combined_loss combined_se "
         "excess_se uninformed_loss uninformed learned kept control notes sufficient minimal "
         "rest_zero_ablated_loss"
     )
@@ -183,7 +184,7 @@ def head_table(score: CircuitScore) -> tuple[list[str], list[list[str]]]:
     ]
     if left := len(score.heads) - len(rows):
         what = "others" if rows else "all"
-        rows.append([what, f"original ({left})", f"{score.baseline_loss:.4f}", ""])
+        rows.append([what, f"original ({left})", f"{score.intact_loss:.4f}", ""])
     loss = score.loss_name
     header = ["head", "mechanism", f"{loss}, only this head replaced"]
     return [*header, f"{loss}, zero-ablated in the circuit"], rows
@@ -195,10 +196,12 @@ def loss_lines(score: CircuitScore) -> tuple[str, str]:
     if math.isfinite(score.kept):
         nothing = f"knowing nothing: {score.uninformed_loss:.4f}, {score.uninformed}"
         kept = f", {score.kept:.1%} of what was learned ({nothing})"
-    baseline = with_error(score.baseline_loss, score.baseline_se)
+    intact = with_error(score.intact_loss, score.intact_se)
     combined = with_error(score.combined_loss, score.combined_se)
-    baseline = f"baseline {loss} (nothing replaced)  {baseline}"
-    return baseline, f"combined {loss} (all of them replaced)  {combined}{kept}"
+    return (
+        f"intact {loss} (nothing replaced)  {intact}",
+        f"combined {loss} (all of them replaced)  {combined}{kept}",
+    )
 
 
 def score_table(score: CircuitScore, task: Task | None = None, width: int | None = None) -> str:
@@ -206,8 +209,8 @@ def score_table(score: CircuitScore, task: Task | None = None, width: int | None
 
     The task says what paths mean; without it they only have their names.
     """
-    baseline, combined = (wrapped(line, width, 4) for line in loss_lines(score))
-    lines = [*baseline, "", *text_table(*head_table(score), width=width), "", *combined, ""]
+    intact, combined = (wrapped(line, width, 4) for line in loss_lines(score))
+    lines = [*intact, "", *text_table(*head_table(score), width=width), "", *combined, ""]
     header, rows = path_table(score, task)
     if rows:
         lines += [*text_table(header, rows, width=width), ""]
@@ -237,7 +240,7 @@ def mechanism_words(mechanisms: Iterable[Mechanism]) -> str:
 def verdict(score: CircuitScore, task: Task) -> str:
     """Say what the numbers mean; the paper's stand next to those of its own task."""
     if not score.learned:
-        known = score.baseline_loss, score.uninformed_loss, score.uninformed
+        known = score.intact_loss, score.uninformed_loss, score.uninformed
         return f"No circuit to find. {unlearned_text(*known, task.loss_name)}"
     papers = isinstance(task, RetrievalTask) and task.tokens == "gaussian"
     said = [_sufficiency(score, papers)]
@@ -259,7 +262,7 @@ def verdict(score: CircuitScore, task: Task) -> str:
     if not score.reachable:
         said.append(
             "The tolerance is out of reach on these examples: the intact model's own "
-            f"{score.loss_name} of {with_error(score.baseline_loss, score.baseline_se)} is not "
+            f"{score.loss_name} of {with_error(score.intact_loss, score.intact_se)} is not "
             f"below {score.limit:.4g}, so it cannot be told what it needs."
         )
     if score.circuit.unfinished:
@@ -271,7 +274,7 @@ def _sufficiency(score: CircuitScore, papers: bool) -> str:
     loss, replaced = score.loss_name, len(score.circuit.mechanisms)
     if not replaced:
         nothing = f"knowing nothing {score.uninformed_loss:.4g}, {score.uninformed}"
-        known = f"{loss} {score.baseline_loss:.4f}, limit {score.limit:.4g}; {nothing}"
+        known = f"{loss} {score.intact_loss:.4f}, limit {score.limit:.4g}; {nothing}"
         why = "no head can be replaced, or none was given"
         why = "none was found" if score.circuit.unfinished else why
         return f"No circuit: {why} ({known})."
@@ -282,7 +285,7 @@ def _sufficiency(score: CircuitScore, papers: bool) -> str:
         word = f"Holds so far ({counted(left, 'head')} not replaced)"
     heads = f"{replaced} of {counted(len(score.heads), 'head')}"
     result = f"{score.combined_loss:.4f}, {below} {score.limit:.4g}"
-    known = f"intact: {score.baseline_loss:.4f}"
+    known = f"intact: {score.intact_loss:.4f}"
     known += f"; paper: below {SUFFICIENT:g}" if papers else ""
     return f"{word}: with {heads} replaced, the {loss} is {result} ({known})."
 

@@ -66,7 +66,11 @@ def why_view(
     """
     checked([example], len(explanation.batch), "example")
     prompt, counterfactual = explanation.batch[[example]], explanation.counterfactual[[example]]
-    task, question, there = explanation.task, explanation.question, prompt.counterfactual_attention
+    task, question, there = (
+        explanation.task,
+        explanation.question,
+        prompt.counterfactual_activations,
+    )
     assert there is not None
     here = patterns_on(model, prompt)
     patterns = {
