@@ -10,6 +10,7 @@ from retrieval_interp.circuits.counterfactual.units import (
     MetricTask,
     Unit,
     estimate_units,
+    patch_units,
     patching_part,
     prompts_at_once,
 )
