@@ -9,6 +9,7 @@ import itertools
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
 from typing import Any, ClassVar, get_type_hints
 
@@ -28,7 +29,7 @@ from retrieval_interp.circuits.paths import (
     shifted,
 )
 from retrieval_interp.tasks import InputError
-from retrieval_interp.tasks.structured import from_data, to_data
+from retrieval_interp.tasks.structured import from_data, to_data, value_fits
 from retrieval_interp.tasks.task import HeadActivations, Roles
 
 Pattern = Float[Tensor, "#batch dest src"]
@@ -201,10 +202,10 @@ class Mechanism:
         for word in words:
             name, _, value = word.partition("=")
             if name in stored:
-                try:
-                    data[name] = json.loads(value)
-                except ValueError:
-                    data[name] = value  # text, unless its type says otherwise
+                data[name] = value  # as text, unless its type is another
+                if not value_fits(value, stored[name])[0]:
+                    with suppress(ValueError):
+                        data[name] = json.loads(value)
             elif re.fullmatch("[a-z_]+=[^<>-].*", word):
                 expected = " or ".join(f"{name}=" for name in stored) or "no fields"
                 raise InputError(f"{cls.kind}: expected {expected}, found {word!r:.60}")

@@ -130,16 +130,17 @@ def test_a_mechanism_has_numbers_and_a_word_of_its_own(rules_reset):
         kind = "back"
         places: int = 1
         strict: bool = False
+        label: str = ""
 
         def targets(self, positions):
             return torch.ones_like(positions.allowed).tril(-self.places).triu(-self.places)
 
-    circuit = Circuit({Head(0, 0): Back(3, True)}, 2, role_names=("a", "b"))
+    circuit = Circuit({Head(0, 0): Back(3, True, "7")}, 2, role_names=("a", "b"))
     assert Circuit.from_json(circuit.to_json()) == circuit
-    assert str(circuit) == "L0.H0 back places=3 strict=true" and str(Back()) == "back"
-    assert suppose(Circuit.empty(LastMark()), str(circuit))[0, 0] == Back(3, True)
+    assert str(circuit) == "L0.H0 back places=3 strict=true label=7" and str(Back()) == "back"
+    assert suppose(Circuit.empty(LastMark()), str(circuit))[0, 0] == Back(3, True, "7")
     for words, message in (
-        ("by=3", "back: expected places= or strict=, found 'by=3'"),
+        ("by=3", "back: expected places= or strict= or label=, found 'by=3'"),
         ("places=x", "places: expected an integer, found 'x'"),
         ("places=1.5", "places: expected an integer, found 1.5"),
         ("END<-mark", "back: expected no paths"),

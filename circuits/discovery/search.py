@@ -452,7 +452,7 @@ class _Simplification:
     def _first_that_holds(
         self, trials: Sequence[Circuit], centre: Circuit
     ) -> Generator[str, None, Circuit]:
-        """Return the first circuit that holds, or else the one that loses least, `settle_idle`."""
+        """Return the first circuit that holds, or else the one that loses least (`settle_idle`)."""
         for number, trial in enumerate(trials, 1):
             yield f"trying circuits, {number} of {len(trials)}"
             if self.search.holds(trial, centre):
