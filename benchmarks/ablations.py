@@ -92,7 +92,7 @@ def estimates(name: str, options: argparse.Namespace) -> Rows:
     """One row per kind of estimate."""
     model, task = load(name, options.device)
     batch = task.sample(options.examples, 0, options.device, split="discovery")
-    took, found = timed(lambda: ri.ablations(model, task, batch, least=0.05))
+    took, found = timed(lambda: ri.ablations(model, task, batch, least_attention=0.05))
     trials, losses = zip(*hypotheses(found, ri.parse_circuit([], task)))
     exact = [loss - found.intact_loss for loss in losses]
 

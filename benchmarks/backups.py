@@ -34,7 +34,7 @@ from retrieval_interp.circuits import Circuit, Head, Scorer
 from retrieval_interp.circuits.hooks import heads_of
 from retrieval_interp.circuits.losses import standard_error
 from retrieval_interp.circuits.mechanisms import OneHot
-from retrieval_interp.circuits.tolerance import tolerance_of, uninformed_loss
+from retrieval_interp.circuits.tolerance import measure_uninformed, tolerance_of
 
 LARGEST, COUNTS = 4, 0.01
 Heads = frozenset[Head]
@@ -49,7 +49,7 @@ class Removals:
         self.scorer = Scorer(model, task, batch)
         self.losses: Callable[[Heads], Tensor] = cache(self._losses)
         self.intact = float(self.losses(NONE).mean())
-        self.blind = uninformed_loss(model, task, batch, self.scorer.losses_by_example).loss
+        self.blind = measure_uninformed(model, task, batch, self.scorer.losses_by_example).loss
 
     def _losses(self, heads: Heads) -> Tensor:
         return self.scorer.losses_by_example(self.without(heads))

@@ -39,8 +39,8 @@ def anneal(search: ri.Search, seconds: float, seed: int) -> Iterator[str]:
         trial = here
         for head in draw.sample(search.heads, min(len(search.heads), draw.choice((1, 1, 2, 3)))):
             trial = trial.replace(head, draw.choice(search.neighbours_of(trial, head)))
-        simpler = not search.best.mechanisms or search.key(trial) < search.key(search.best)
-        if simpler and search.loss(trial, here) < search.limit:
+        below = search.complexity(search.best) if search.best.mechanisms else math.inf
+        if search.complexity(trial) < below and search.loss(trial, here) < search.limit:
             search.holds(trial, here)
         worse = energy(trial) - energy(here)
         if worse <= 0 or draw.random() < math.exp(-worse / (2 * 0.025**spent)):

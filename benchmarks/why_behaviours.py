@@ -62,12 +62,12 @@ def ends(model: Any, task: MetricTask, why: ri.Explanation) -> dict[str, float]:
     """The metric where nothing is kept, of attention, values, and both; and where all heads are."""
     names = {"pattern": "attention", "v": "values", "z": "both"}
     left = {
-        names[patch]: float(Recovery(model, task, why.batch, patch).nothing.mean())
+        names[patch]: float(Recovery(model, task, why.batch, patch).none_kept.mean())
         for patch in PATCHES
     }
     asked = replace(why.counterfactual, targets=why.batch.targets, roles=why.batch.roles)
     tokens = Recovery(model, task, ri.with_counterfactual(model, asked, why.batch))
-    return {**left, "tokens": float(tokens.nothing.mean())}
+    return {**left, "tokens": float(tokens.none_kept.mean())}
 
 
 def table(rows: Rows) -> Rows:

@@ -93,7 +93,7 @@ def check_losses(losses: Any, batch: Batch) -> None:
 def check_answers(task: Task, batch: Batch, outputs: Tensor) -> None:
     """Check that a task's losses need the outputs at its answer roles alone."""
     example = batch[:1]
-    positions = example.roles[:, :, list(task.answer_roles)].flatten(1).clamp(min=0)
+    positions = example.roles[:, :, list(task.scored_roles)].flatten(1).clamp(min=0)
     n_positions = example.inputs.shape[1]
     if isinstance(task, TrainingTask) or positions.shape[1] in (0, n_positions):
         return
@@ -104,7 +104,7 @@ def check_answers(task: Task, batch: Batch, outputs: Tensor) -> None:
     if not torch.allclose(alone, whole, 1e-3, 1e-3, equal_nan=True):
         raise InputError(
             "task: expected example_losses to read outputs by self.answers(outputs, batch), as "
-            "only those of answer_roles may be computed; without the others found other losses"
+            "only those of scored_roles may be computed; without the others found other losses"
         )
 
 
@@ -140,10 +140,10 @@ def check_batch_fits(batch: Batch, task: Task) -> None:
         "a task whose plateau is a number or None",
         f"{task.plateau!r:.40}",
     )
-    answers = isinstance(task.answer_roles, Sequence) and all(
-        role in range(len(names)) for role in task.answer_roles
+    answers = isinstance(task.scored_roles, Sequence) and all(
+        role in range(len(names)) for role in task.scored_roles
     )
-    expect(answers, f"answer_roles from 0 to {len(names) - 1}", f"{task.answer_roles!r:.60}")
+    expect(answers, f"scored_roles from 0 to {len(names) - 1}", f"{task.scored_roles!r:.60}")
     lowest, highest, last = int(roles.min()), int(roles.max()), batch.inputs.shape[1] - 1
     places = f"roles at positions 0 to {last}, or -1 where absent"
     expect(-1 <= lowest <= highest <= last, places, f"{lowest} to {highest}")

@@ -157,7 +157,7 @@ def closest_rules(model: HookedModel, batch: Batch) -> dict[Head, tuple[Mechanis
 def head_name(path: RolePath, task: Task, batch: Batch) -> str:
     """Return what a head with this path is commonly called, or nothing."""
     kind, position = path_kind(path, batch), batch.roles[:, 0, path.src]
-    answers = path.dest in task.answer_roles  # only from there is an answer moved
+    answers = path.dest in task.scored_roles  # only from there is an answer moved
     if kind or not answers or batch.tokens is None or not hasattr(task, "tokenizer"):
         return kind
     there = batch.tokens.gather(1, position.clamp(min=0)[:, None])[:, 0]

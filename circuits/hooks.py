@@ -99,15 +99,15 @@ def noting(model: HookedModel, *names: str) -> Iterator[dict[str, dict[int, Tens
 
 
 def answer_hooks(
-    model: HookedModel, batch: Batch, answer_roles: tuple[int, ...]
+    model: HookedModel, batch: Batch, scored_roles: tuple[int, ...]
 ) -> list[tuple[str, Callable[..., Tensor]]]:
     """Return hooks that keep only the answer roles' positions before logits are computed.
 
     For an absent role some position is kept, which `Task.answers` leaves out. There are no hooks if
     there are as many answers as positions: `Task.answers` could not tell them from whole sequences.
     """
-    positions = batch.roles[:, :, list(answer_roles)].flatten(1).clamp(min=0)
-    if not answer_roles or positions.shape[1] == batch.inputs.shape[1]:
+    positions = batch.roles[:, :, list(scored_roles)].flatten(1).clamp(min=0)
+    if not scored_roles or positions.shape[1] == batch.inputs.shape[1]:
         return []
     example = torch.arange(len(batch), device=positions.device)[:, None]
 

@@ -233,12 +233,12 @@ def make_runs(model: HookedModel, batch: Batch, task: Task) -> "Runs":
 
 def make_hook_runs(model: HookedModel, batch: Batch, task: Task) -> "Runs":
     """Make the runs that are exact for every hooked model and every circuit."""
-    return Runs([HookRuns(model, part, task.answer_roles) for part in parts_of(model, batch)])
+    return Runs([HookRuns(model, part, task.scored_roles) for part in parts_of(model, batch)])
 
 
 def _role_runs_are_exact(model: HookedModel, batch: Batch, task: Task) -> bool:
     """Whether role runs support model and batch, and a few outputs agree."""
-    if batch.counterfactual_activations is not None or task.answer_roles != (SCORED_ROLE,):
+    if batch.counterfactual_activations is not None or task.scored_roles != (SCORED_ROLE,):
         return False
     if not RoleRuns.supports(model, batch):
         return False

@@ -11,7 +11,13 @@ from torch import Tensor
 from retrieval_interp.circuits import hooks
 from retrieval_interp.circuits.circuit import Circuit
 from retrieval_interp.circuits.hooks import HookedModel
-from retrieval_interp.circuits.mechanisms import Mean, Mechanism, RoleMean, Shared, along
+from retrieval_interp.circuits.mechanisms import (
+    Mean,
+    Mechanism,
+    RoleMean,
+    Shared,
+    one_hot_or_shared,
+)
 from retrieval_interp.circuits.paths import (
     Head,
     Positions,
@@ -89,7 +95,7 @@ def propose(attention: Float[Tensor, "dest src"], kind: str, threshold: float) -
         if kind == "one-hot" and sources:
             sources = [max(sources, key=lambda src: row[src])]
         paths += [RolePath(dest, src) for src in sources]
-    return along(paths)
+    return one_hot_or_shared(paths)
 
 
 def role_mean(attention: Float[Tensor, "dest src"]) -> RoleMean:
@@ -214,8 +220,10 @@ def read_patterns(
     in_place = nullcontext() if circuit is None else ablated(model, circuit, batch)
 
     def note(pattern: Tensor, hook: Any) -> None:
-        weighing = _weighing(circuit, hook.layer(), pattern, batch) if circuit else pattern
-        layers.append(keep(weighing.detach()))
+        value_weights = (
+            _value_weights(circuit, hook.layer(), pattern, batch) if circuit else pattern
+        )
+        layers.append(keep(value_weights.detach()))
 
     if all(hooks.pattern_hook_name(layer) in hooks.hook_points(model) for layer in (0, count - 1)):
         noting = hooks.in_all_layers(model, "hook_pattern", note)
@@ -225,13 +233,15 @@ def read_patterns(
     return layers
 
 
-def _weighing(circuit: Circuit, layer: int, pattern: Tensor, batch: Batch) -> Tensor:
+def _value_weights(circuit: Circuit, layer: int, pattern: Tensor, batch: Batch) -> Tensor:
     """Return a layer's pattern; of patched heads the attention that weighs their values."""
     pattern = pattern.clone()
     for head, mechanism in circuit.mechanisms.items():
         if head.layer == layer and mechanism.is_patched:
             there = batch.counterfactual_of(*head)
-            pattern[:, head.head] = mechanism.weighing(pattern[:, head.head], there, batch.roles)
+            pattern[:, head.head] = mechanism.value_weights(
+                pattern[:, head.head], there, batch.roles
+            )
     return pattern
 
 

@@ -80,7 +80,7 @@ class Mechanism:
         """
         raise InputError(f"{self.kind}: the head keeps what it writes")
 
-    def weighing(
+    def value_weights(
         self, own: OwnPattern, there: HeadActivations | None, roles: RolePositions
     ) -> OwnPattern:
         """Return the attention by which values are weighed, given the one in place and `there`."""
@@ -114,12 +114,12 @@ class Mechanism:
 
     def with_paths(self, paths: Iterable[RolePath]) -> "Mechanism":
         """Return the mechanism with these paths instead; without paths of its own, one `along`."""
-        return along(paths)
+        return one_hot_or_shared(paths)
 
     def adding(self, *paths: RolePath) -> "Mechanism":
         """Return the mechanism with more paths; one that follows none is replaced by these."""
         if not self.follows_paths:
-            return along(dict.fromkeys(paths))
+            return one_hot_or_shared(dict.fromkeys(paths))
         return self.with_paths(dict.fromkeys((*self.paths, *paths)))
 
     def without(self, path: RolePath) -> "Mechanism":
@@ -335,7 +335,11 @@ class Shared(_ByRole):
         return max(1, 2 * len(self.paths) - len({path.dest for path in self.paths})), 0
 
     def with_paths(self, paths: Iterable[RolePath]) -> Mechanism:
-        return along(paths) if type(self) in (OneHot, Shared) else super().with_paths(paths)
+        return (
+            one_hot_or_shared(paths)
+            if type(self) in (OneHot, Shared)
+            else super().with_paths(paths)
+        )
 
 
 @dataclass(frozen=True)
@@ -568,7 +572,7 @@ def pattern_of(mechanism: Mechanism, positions: Positions) -> Pattern:
     return pattern
 
 
-def along(paths: Iterable[RolePath]) -> Shared:
+def one_hot_or_shared(paths: Iterable[RolePath]) -> Shared:
     """Return the mechanism along these paths: one-hot if no role has several sources, or shared."""
     paths = tuple(paths)
     dests = [path.dest for path in paths]

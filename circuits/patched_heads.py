@@ -65,7 +65,7 @@ class Counterfactual(WithPaths):
                 z = z - patched_output_from(places, here, there, everywhere)
         return z
 
-    def weighing(
+    def value_weights(
         self, own: OwnPattern, there: HeadActivations | None, roles: RolePositions
     ) -> OwnPattern:
         """Its own attention where that is not patched, else the counterfactual's.

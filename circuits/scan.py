@@ -80,7 +80,7 @@ class Scan:
     heads: list[HeadScan]  # by layer
     intact_loss: float
     uninformed_loss: float  # of knowing nothing (`circuits.tolerance`)
-    uninformed: str  # what knows nothing
+    uninformed_model: str  # what knows nothing
     joint: bool  # whether a joint circuit was asked for
     tolerance: float  # the loss that it has to stay below
     circuit: Circuit  # the joint circuit; empty if the model knows nothing here
@@ -169,7 +169,7 @@ def scan(
         heads=[replace(row, replaced=replaced.get(head)) for head, row in described.items()],
         intact_loss=float(intact.mean()),
         uninformed_loss=judge.uninformed.loss,
-        uninformed=judge.uninformed.description,
+        uninformed_model=judge.uninformed.description,
         joint=joint,
         tolerance=judge.limit.loss,
         circuit=growing.circuit,

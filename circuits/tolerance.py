@@ -28,7 +28,7 @@ class Uninformed(NamedTuple):
     by_example: ExampleLosses
 
 
-def uninformed_loss(
+def measure_uninformed(
     model: HookedModel, task: Task, batch: Batch, losses: Callable[[Circuit], ExampleLosses]
 ) -> Uninformed:
     """Return the task's plateau, or the loss of the best constant output, or of uniform heads.
@@ -85,7 +85,7 @@ def _fitted(task: Task, batch: Batch, start: Float[Tensor, " d_out"]) -> Float[T
 def _constant_losses(
     task: Task, batch: Batch, output: Float[Tensor, " d_out"]
 ) -> Float[Tensor, "batch target"]:
-    asked = batch.roles.shape[1] * len(task.answer_roles) or batch.inputs.shape[1]
+    asked = batch.roles.shape[1] * len(task.scored_roles) or batch.inputs.shape[1]
     return task.example_losses(output.expand(len(batch), asked, -1), batch)
 
 

@@ -19,7 +19,7 @@ from functools import cached_property
 import retrieval_interp as ri
 import torch
 from retrieval_interp.tasks.sampling import random_words
-from retrieval_interp.tasks.structured import number
+from retrieval_interp.tasks.structured import number_field
 from retrieval_interp.tasks.training_task import BEGIN, TokenTask, registered
 from retrieval_interp.tasks.words.names import letters
 
@@ -29,9 +29,9 @@ from retrieval_interp.tasks.words.names import letters
 class RecallTask(TokenTask):
     """The value that each key was paired with."""
 
-    pairs: int = number(4, least=1)
-    keys: int = number(8, least=1)
-    values: int = number(8, least=2)
+    pairs: int = number_field(4, minimum=1)
+    keys: int = number_field(8, minimum=1)
+    values: int = number_field(8, minimum=2)
 
     name = "recall"
 

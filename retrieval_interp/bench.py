@@ -396,14 +396,14 @@ class Workbench:
         paths = list(self.circuit.every_path())
         return role_maps(attention, self.task, self.order, paths, caption, layer or 0)
 
-    def ablations(self, least: float = 0.05) -> View:
+    def ablations(self, least_attention: float = 0.05) -> View:
         """Replace each head, and cut each path, one at a time, in the intact model.
 
-        Paths with less mean attention than `least` are not cut. The view's `data` is the
+        Paths with less mean attention than `least_attention` are not cut. The view's `data` is the
         `Ablations`.
         """
         self.measured.check_unchanged()
-        least = from_data(float, least, "least")
+        least = from_data(float, least_attention, "least_attention")
         scores = circuits.ablations(self.model, self.task, self.batch, least, self.progress)
         return ablations_view(scores, self.task)
 

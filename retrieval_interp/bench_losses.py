@@ -20,8 +20,8 @@ from retrieval_interp.circuits.tolerance import (
     Uninformed,
     has_learned,
     is_better,
+    measure_uninformed,
     tolerance_of,
-    uninformed_loss,
     unlearned_text,
 )
 from retrieval_interp.tasks import Batch, InputError, Task
@@ -117,7 +117,7 @@ class BenchLosses:
     def uninformed(self) -> Uninformed:
         """The loss of a model that knows nothing."""
         losses = self._plain_scorer.losses_by_example
-        return uninformed_loss(self.model, self.task, self.plain_batch, losses)
+        return measure_uninformed(self.model, self.task, self.plain_batch, losses)
 
     @cached_property
     def unlearned_text(self) -> str:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from retrieval_interp.tasks import InputError, RetrievalTask, TrainingTask
-from retrieval_interp.tasks.structured import check_fields, number
+from retrieval_interp.tasks.structured import check_fields, number_field
 
 Init = Literal["gpt2", "linear"]
 
@@ -22,10 +22,10 @@ class ModelConfig:
         mlp: whether blocks have an MLP (transformer D has none, section 9.1).
     """
 
-    layers: int = number(6, least=1, most=65536)
-    heads: int = number(1, least=1, most=65536)
-    d_model: int = number(64, least=1, most=65536)
-    d_head: int | None = number(None, least=1, most=65536)
+    layers: int = number_field(6, minimum=1, maximum=65536)
+    heads: int = number_field(1, minimum=1, maximum=65536)
+    d_model: int = number_field(64, minimum=1, maximum=65536)
+    d_head: int | None = number_field(None, minimum=1, maximum=65536)
     mlp: bool = True
 
     def __post_init__(self) -> None:
@@ -69,20 +69,20 @@ class Recipe:
 
     task: TrainingTask = field(default_factory=RetrievalTask)
     model: ModelConfig = field(default_factory=ModelConfig)
-    steps: int = number(10_000, least=1)
-    batch: int = number(128, least=1)
-    examples: int = number(2**18, least=1)
-    learning_rate: float = number(1e-3, least=0)
-    weight_decay: float = number(0.1, least=0)
-    warmup: int = number(0, least=0)
+    steps: int = number_field(10_000, minimum=1)
+    batch: int = number_field(128, minimum=1)
+    examples: int = number_field(2**18, minimum=1)
+    learning_rate: float = number_field(1e-3, minimum=0)
+    weight_decay: float = number_field(0.1, minimum=0)
+    warmup: int = number_field(0, minimum=0)
     schedule: Literal["constant", "cosine", "cooldown"] = "constant"
-    cooldown: float = number(0.2, above=0, most=1)
+    cooldown: float = number_field(0.2, above=0, maximum=1)
     precision: Literal["float32", "bfloat16"] = "float32"
     init: Init = "gpt2"
-    seed: int = number(0, least=0)
-    log_every: int = number(50, least=1)
-    checkpoint_every: int = number(1_000, least=1)
-    validation_examples: int = number(512, least=1)
+    seed: int = number_field(0, minimum=0)
+    log_every: int = number_field(50, minimum=1)
+    checkpoint_every: int = number_field(1_000, minimum=1)
+    validation_examples: int = number_field(512, minimum=1)
 
     def __post_init__(self) -> None:
         check_fields(self, "recipe")

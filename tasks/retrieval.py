@@ -25,7 +25,7 @@ from retrieval_interp.tasks.graph import (
 )
 from retrieval_interp.tasks.messages import InputError, counted
 from retrieval_interp.tasks.sampling import Position, normals, random_words, rotary_encoding
-from retrieval_interp.tasks.structured import number
+from retrieval_interp.tasks.structured import number_field
 from retrieval_interp.tasks.task import Batch, Outputs
 from retrieval_interp.tasks.training_task import MAX_WORDS, TrainingTask, registered
 
@@ -46,8 +46,8 @@ class _Symbols:
             matching exact.
     """
 
-    chains: int = number(4, least=1)
-    dim: int = number(4, least=2, most=MAX_WORDS // 2)
+    chains: int = number_field(4, minimum=1)
+    dim: int = number_field(4, minimum=2, maximum=MAX_WORDS // 2)
     curriculum: bool = True
     position: Position = "pair"
     base: float = 10_000.0
@@ -61,7 +61,7 @@ class VectorTask(_Symbols, TrainingTask):
     tables: Tables = "chains"
 
     loss_name: ClassVar[str] = "MSE"
-    answer_roles = (0,)
+    scored_roles = (0,)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -224,7 +224,7 @@ class RetrievalTask(VectorTask):
         steps: induction steps per chain, D.
     """
 
-    steps: int = number(3, least=1, most=MAX_WORDS)
+    steps: int = number_field(3, minimum=1, maximum=MAX_WORDS)
 
     name: ClassVar[str] = "retrieval"
 

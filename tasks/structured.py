@@ -16,20 +16,20 @@ from typing import Any, Literal, TypeVar
 from retrieval_interp.tasks.messages import InputError
 
 T = TypeVar("T")
-Limits = Mapping[str, int | float]  # of a number: least, most, above or below
+Limits = Mapping[str, int | float]  # of a number: minimum, maximum, above or below
 _TYPES = {int: "an integer", float: "a number", str: "text", bool: "true or false"}
 _TYPES |= {tuple: "a list", dict: "an object"}
 _LIMITS: dict[str, tuple[str, Any]] = {
-    "least": ("of at least", operator.ge),
-    "most": ("at most", operator.le),
+    "minimum": ("of at least", operator.ge),
+    "maximum": ("at most", operator.le),
     "above": ("above", operator.gt),
     "below": ("below", operator.lt),
 }
-EXAMPLES = {"least": 2, "most": 10**6}
-SEED = {"least": 0, "most": 2**62}
+EXAMPLES = {"minimum": 2, "maximum": 10**6}
+SEED = {"minimum": 0, "maximum": 2**62}
 
 
-def number(default: Any, **limits: int | float) -> Any:
+def number_field(default: Any, **limits: int | float) -> Any:
     """Return a dataclass field for a finite number within `Limits`, which `check_fields` checks."""
     return dataclasses.field(default=default, metadata={"limits": limits})
 

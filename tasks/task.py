@@ -57,10 +57,10 @@ class Batch:
     def __getitem__(self, examples: slice | list[int]) -> "Batch":
         return self._map(lambda tensor: tensor[examples])
 
-    def parts(self, most: int) -> Iterator["Batch"]:
-        """Split the batch into consecutive parts of at most `most` examples."""
-        for start in range(0, len(self), most):
-            yield self[start : start + most]
+    def parts(self, size: int) -> Iterator["Batch"]:
+        """Split the batch into consecutive parts of at most `size` examples."""
+        for start in range(0, len(self), size):
+            yield self[start : start + size]
 
     def to(self, device: Device) -> "Batch":
         return self._map(lambda tensor: tensor.to(device))
@@ -89,7 +89,7 @@ class Task:
 
     loss_name: ClassVar[str] = "loss"  # in tables
     fixed: ClassVar[bool] = False  # whether examples are given, and so the same for every seed
-    answer_roles: tuple[int, ...] = ()  # roles at which the loss reads outputs; (): at any position
+    scored_roles: tuple[int, ...] = ()  # roles at which the loss reads outputs; (): at any position
     counterfactual_words: ClassVar[str] = "other examples with the same roles"
     answer_role: int | None = None  # the role of the answer itself, if it stands in the prompt
     plateau: float | None = None  # the loss of a model that has learned nothing, if known
@@ -122,7 +122,7 @@ class Task:
 
         `outputs` are those at all positions, or at the answer roles alone, as [chain role].
         """
-        roles = batch.roles[:, :, list(self.answer_roles)]
+        roles = batch.roles[:, :, list(self.scored_roles)]
         if outputs.shape[1] == batch.inputs.shape[1]:
             example = torch.arange(len(batch), device=roles.device)[:, None]
             outputs = outputs[example, roles.flatten(1).clamp(min=0)]

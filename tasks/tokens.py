@@ -12,7 +12,7 @@ from torch import Tensor
 from retrieval_interp.tasks.graph import path_graph
 from retrieval_interp.tasks.messages import InputError, counted
 from retrieval_interp.tasks.sampling import random_words, rotary_encoding
-from retrieval_interp.tasks.structured import number
+from retrieval_interp.tasks.structured import number_field
 from retrieval_interp.tasks.task import Batch, Outputs
 from retrieval_interp.tasks.training_task import BEGIN, MAX_WORDS, TokenTask, registered
 from retrieval_interp.tasks.words.names import groups, letters
@@ -41,8 +41,8 @@ class RepeatedTokensTask(TokenTask):
     """
 
     counterfactual_words = "the second copy drawn anew"
-    length: int = number(16, least=2, most=MAX_WORDS)
-    alphabet: int = number(64, least=2, most=MAX_WORDS - 1)
+    length: int = number_field(16, minimum=2, maximum=MAX_WORDS)
+    alphabet: int = number_field(64, minimum=2, maximum=MAX_WORDS - 1)
     rotate: bool = True
 
     name: ClassVar[str] = "repeated-tokens"
@@ -112,8 +112,8 @@ class KHopTask(TokenTask):
         curriculum: whether all of x_1 .. x_K are asked for (implicit curriculum), or x_K only.
     """
 
-    hops: int = number(3, least=1)
-    alphabet: int = number(8, least=3, most=MAX_WORDS - 1)
+    hops: int = number_field(3, minimum=1)
+    alphabet: int = number_field(8, minimum=3, maximum=MAX_WORDS - 1)
     curriculum: bool = True
 
     name: ClassVar[str] = "k-hop"
@@ -182,8 +182,8 @@ class EquationsTask(TokenTask):
             candidates of its step (implicit curriculum), or only the number.
     """
 
-    chains: int = number(4, least=2)
-    steps: int = number(3, least=1)
+    chains: int = number_field(4, minimum=2)
+    steps: int = number_field(3, minimum=1)
     curriculum: bool = True
 
     name: ClassVar[str] = "equations"
@@ -211,7 +211,7 @@ class EquationsTask(TokenTask):
         return tuple(f"x_{symbol}" for symbol in range(first, self.steps + 1))
 
     @cached_property
-    def answer_roles(self) -> tuple[int, ...]:  # type: ignore[override]
+    def scored_roles(self) -> tuple[int, ...]:  # type: ignore[override]
         return (2 * self.steps + 1,)
 
     @cached_property

@@ -158,7 +158,7 @@ class TokenTask(TrainingTask):
     """
 
     loss_name: ClassVar[str] = "cross entropy"
-    answer_roles: tuple[int, ...] = (0,)
+    scored_roles: tuple[int, ...] = (0,)
 
     @cached_property
     def candidates(self) -> int:

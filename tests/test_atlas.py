@@ -8,7 +8,7 @@ import retrieval_interp as ri
 
 @pytest.fixture(scope="module")
 def atlas(small):
-    return ri.atlas(small.model, {"one": small.task, "again": small.task}, most=4)
+    return ri.atlas(small.model, {"one": small.task, "again": small.task}, max_heads=4)
 
 
 @torch.no_grad()

@@ -5,12 +5,13 @@ import itertools
 import json
 import signal
 import weakref
+from functools import reduce
 
 import pytest
 import torch
 
 import retrieval_interp as ri
-from retrieval_interp.circuits.circuit import Circuit
+from retrieval_interp.circuits.circuit import Circuit, suppose
 from retrieval_interp.circuits.discovery.attribution import attribute
 from retrieval_interp.circuits.discovery.space import Effort, Neighbourhood
 from retrieval_interp.circuits.losses import Scorer, mean_loss, standard_error
@@ -60,16 +61,18 @@ def test_a_found_circuit_holds_elsewhere_and_no_two_changes_make_it_cheaper(smal
 def test_circuits_nearby_should_lose_what_is_estimated_or_measured():
     """Estimated changes of several heads; the change of one to a simpler mechanism, measured."""
     search = ri.Search(passing_model(), LastMark(), ri.SearchOptions(examples=32))
-    judge, start = search.judge, min(search.starts, key=search.key)
+    judge, start = search.judge, min(search.starts, key=search.complexity)
     estimates = attribute(search.model, search.task, judge.batch, start)
     nearby = Neighbourhood(search.space, start, judge, Effort(measured=0, measured_if_cheap=0))
-    found = nearby.around(limit := 6 * search.key(start))
+    found = nearby.around(limit := 6 * search.complexity(start))
     for near in found:
         circuit = nearby.circuit_of(near)
         rise = estimates.estimate(circuit).effect
         assert near.loss == pytest.approx(judge.loss(start) + rise, abs=1e-6)
-        assert near.key == search.key(circuit)
-    assert len(found) > 4 and search.key(start) < max(near.key for near in found) < limit
+        assert near.complexity == search.complexity(circuit)
+    assert (
+        len(found) > 4 and search.complexity(start) < max(near.complexity for near in found) < limit
+    )
     start = search.starts[-1]  # of measured patterns, near which are many simpler ones
     nearby = Neighbourhood(search.space, start, judge)
     first = nearby.chain(search.limit, down=True)[0]  # with one head made simpler
@@ -97,7 +100,7 @@ def test_a_strategy_of_ones_own_decides_what_is_tried():
             fewer = circuit.without(path)
             assert fewer[path.head] in search.neighbours_of(circuit, path.head)
             if search.loss(fewer, near=circuit) < search.limit and search.holds(fewer, circuit):
-                assert search.key(fewer) <= search.key(circuit)
+                assert search.complexity(fewer) <= search.complexity(circuit)
                 circuit = fewer
 
     search = ri.Search(model, task, ri.SearchOptions(examples=32), greedy)
@@ -240,6 +243,27 @@ def test_an_interrupt_leaves_nothing_on_the_model(place):
 def test_options_out_of_range_are_refused(small, choices, said):
     with pytest.raises(ri.InputError, match=said):
         ri.discover(small.model, small.task, examples=16, **choices)
+
+
+def test_fewest_decides_between_fewer_paths_and_fewer_heads():
+    model, task = with_an_idle_head()
+    texts = (
+        ("L0.H0 one-hot END<-star", "L0.H1 one-hot END<-other"),
+        ("L0.H0 one-hot END<-star other<-other star<-star", "L0.H1 uniform"),
+    )
+    two, one = (reduce(suppose, lines, Circuit.empty(task)) for lines in texts)
+
+    def both(search):
+        for circuit in (two, one):
+            assert search.holds(circuit)
+            yield "trying"
+
+    for fewest, best in (("paths", two), ("heads", one)):
+        options = ri.SearchOptions(examples=32, fewest=fewest)
+        search = ri.Search(model, task, options, both)
+        assert search.run().mechanisms == best.mechanisms
+        front = [circuit.mechanisms for circuit in search.front()]
+        assert front == [one.mechanisms, two.mechanisms]
 
 
 def test_a_search_may_be_confined_to_some_heads():

@@ -196,8 +196,8 @@ def test_crossings_by_hand():
     assert first_above(steps, values, 0.7) is None
     fallen = [-value for value in values]
     assert first_below(steps, fallen, -0.5) == Crossing(200.0, 160, 240)
-    assert half_of_final(steps, [0.0, 0.1, 0.3, 0.4], least=0.05) == Crossing(200.0, 160, 240)
-    assert half_of_final(steps, [0.0, 0.9, 0.9, 0.04], least=0.05) is None
+    assert half_of_final(steps, [0.0, 0.1, 0.3, 0.4], above=0.05) == Crossing(200.0, 160, 240)
+    assert half_of_final(steps, [0.0, 0.9, 0.9, 0.04], above=0.05) is None
     assert str(Crossing(80.0, None, 80)) == "<= 80" and str(Crossing(200.4, 160, 240)) == "200"
 
 

@@ -80,7 +80,7 @@ class Asked(ri.Task):
     """The token after the last, or what a model takes for it; with a place that may be too far."""
 
     role_names = ("END", "near", "far")
-    answer_roles = (0,)
+    scored_roles = (0,)
 
     def __init__(self, model=None):
         self.model = model

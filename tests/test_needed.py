@@ -25,7 +25,7 @@ def test_all_minimal_sets_are_found(sets):
     def breaks(lost):
         return any(each <= set(lost) for each in sets)
 
-    found = minimal_sets(range(10), breaks, most=1000)
+    found = minimal_sets(range(10), breaks, max_nodes=1000)
     smallest = {frozenset(each) for each in sets if not any(other < each for other in sets)}
     assert {frozenset(each) for each in found} == smallest and len(found) == len(smallest)
 

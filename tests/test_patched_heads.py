@@ -27,7 +27,7 @@ class Ending(ri.Task):
     """The token after the last one, with two named places before it."""
 
     role_names = ("END", "a", "b")
-    answer_roles = (0,)
+    scored_roles = (0,)
 
     def __init__(self, model):
         self.n_words = model.cfg.d_vocab
@@ -122,7 +122,7 @@ def test_what_is_kept_is_as_by_hand(model, patch):
     metric, batch, other = asked(model, 6, same=4)  # where all is as in the run before
     recovery = Recovery(model, metric, batch, patch)
     every = [Unit(head) for head in recovery.heads]
-    for units, expected in ((every, recovery.intact), ((), recovery.nothing)):
+    for units, expected in ((every, recovery.intact), ((), recovery.none_kept)):
         kept = recovery.metric(recovery.keeping(units))
         torch.testing.assert_close(kept, expected, atol=1e-5, rtol=0)
         lost = patch_units(recovery.empty, [u for u in every if u not in units], patch)
@@ -133,7 +133,7 @@ def test_what_is_kept_is_as_by_hand(model, patch):
     _, cache = model.run_with_cache(other.inputs)
     units = ROW | PATH | HEADS[0]
     circuit = recovery.keeping(list(units))
-    for measured, places in ((recovery.nothing, {}), (recovery.metric(circuit), units)):
+    for measured, places in ((recovery.none_kept, {}), (recovery.metric(circuit), units)):
         edges = {place: "neither" for of_unit in places.values() for place in of_unit}
         expected = metric_by_hooks(model, batch, written_by_hand(cache, patch, edges))
         torch.testing.assert_close(measured, expected, atol=1e-5, rtol=0)
@@ -181,7 +181,7 @@ def test_templates_of_two_lengths_in_half_precision(request, model, dtype, tmp_p
     assert torch.equal(recovery.metric(every), recovery.intact)
     plain = task.logit_differences(half(other.inputs), batch)
     rounding = {torch.float32: 1e-5, torch.bfloat16: 2**-6, torch.float16: 2**-9}[dtype]
-    torch.testing.assert_close(recovery.nothing, plain.float(), atol=rounding, rtol=rounding)
+    torch.testing.assert_close(recovery.none_kept, plain.float(), atol=rounding, rtol=rounding)
     estimates = estimate_units(half, MetricTask(task), recovery.batch)
     exact = estimate_units(model, MetricTask(task), ri.with_counterfactual(model, batch, other))
     assert (estimates.heads - exact.heads).norm() <= 8 * rounding * exact.heads.norm()

@@ -100,7 +100,7 @@ class Sometimes(Lookup):
 
 def test_absent_answers_are_zeros():
     class Asked(Sometimes):
-        answer_roles = (1,)
+        scored_roles = (1,)
 
     task = Asked()
     batch = task.sample(3)
@@ -117,7 +117,7 @@ def test_absent_answers_are_zeros():
 class Everywhere(Lookup):
     """As many answers as positions, in another order."""
 
-    answer_roles = (0,)
+    scored_roles = (0,)
 
     def sample(self, *arguments, **options):
         batch = super().sample(*arguments, **options)

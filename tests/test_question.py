@@ -128,7 +128,7 @@ def test_answers_of_several_tokens_are_scored_by_all(sentence):
     question = ask(model, SENTENCE, answer)
     task = question.task(model.tokenizer)
     assert list(question.tokens) == row[-2:] and question.answer == answer
-    assert task.role_names[-2] == "END" and len(task.answer_roles) == 2
+    assert task.role_names[-2] == "END" and len(task.scored_roles) == 2
 
     def by_hand(prompt):
         row = sentence.begin + sentence.tokens(f"{prompt}{answer}")
@@ -137,12 +137,12 @@ def test_answers_of_several_tokens_are_scored_by_all(sentence):
 
     batch, others = task.with_others(2, split="test")
     recovery = Recovery(model, MetricTask(task), ri.with_counterfactual(model, batch, others))
-    assert recovery.scorer.task.measures == "log probability"
+    assert recovery.scorer.task.metric_name == "log probability"
     here = by_hand(SENTENCE).expand(2)
     there = torch.stack([by_hand(change.prompt) for change in question.changes[1:4:2]])
     torch.testing.assert_close(recovery.intact, here, atol=1e-4, rtol=1e-5)
     # What stands behind the change is the same, so nothing kept is the run on the changed prompt.
-    torch.testing.assert_close(recovery.nothing, there, atol=1e-4, rtol=1e-5)
+    torch.testing.assert_close(recovery.none_kept, there, atol=1e-4, rtol=1e-5)
     torch.testing.assert_close(task.example_losses(model(batch.inputs), batch)[:, 0], -here)
 
 

@@ -150,7 +150,7 @@ no_batch = sampling(lambda batch: (batch.inputs, batch.targets, batch.roles))
 fewer = sampling(lambda batch: batch[: len(batch) // 2])
 scalar = like(example_losses=lambda *args: Lookup.example_losses(*args).mean())
 WRONG = [
-    (like(answer_roles=(0,), example_losses=counting), "without the others found other losses"),
+    (like(scored_roles=(0,), example_losses=counting), "without the others found other losses"),
     (like(ri.Task), "to define role_names = ('s0', 's1'), or names of your own, found"),
     (no_batch, "to return an ri.Batch of 8 examples, with inputs, targets and roles, found tuple"),
     (fewer, "to return an ri.Batch of 8 examples, with inputs, targets and roles, found 4"),

@@ -80,7 +80,7 @@ def test_losses_equal_a_loop(task):
     batch, n = task.sample(6), len(task.asked)
     outputs = torch.randn(6, task.n_positions, task.d_out, generator=torch.manual_seed(0))
     losses, right, differences = (torch.zeros(6, n) for _ in range(3))
-    (role,) = task.answer_roles
+    (role,) = task.scored_roles
     for example, tokens in enumerate(batch.inputs.tolist()):
         chains = chains_of(task, tokens)
         for roles, asked in chains:

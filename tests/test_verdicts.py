@@ -32,7 +32,7 @@ def test_knowing_nothing_is_the_better_of_uniform_heads_and_a_constant():
     entropy = float(-(shares * shares.log()).sum())
     assert score.combined_loss > 2 > entropy  # uniform heads
     assert score.uninformed_loss == pytest.approx(entropy, abs=0.02)
-    assert score.uninformed == "the best constant output"
+    assert score.uninformed_model == "the best constant output"
     learned = score.uninformed_loss - score.intact_loss
     share = (score.uninformed_loss - score.combined_loss) / learned
     assert not score.sufficient and score.kept == pytest.approx(share) and share < 0
@@ -40,7 +40,9 @@ def test_knowing_nothing_is_the_better_of_uniform_heads_and_a_constant():
     assert f"{score.uninformed_loss:.4f}" in text and "the best constant output" in text
     assert score.tolerance == pytest.approx(score.intact_loss + 0.05 * learned)
     found = ri.scan(model, task, examples=64)
-    assert found.uninformed == "the best constant output" and "constant" in scan_verdict(found)
+    assert found.uninformed_model == "the best constant output" and "constant" in scan_verdict(
+        found
+    )
 
 
 def test_a_model_that_knows_nothing_has_not_learned():

@@ -41,8 +41,8 @@ def test_a_model_whose_truth_is_known_is_explained():
     assert found.levels[-1].complement.share == pytest.approx(0, abs=1e-3)
     assert len(found.control) == 4
     brings, looks = found.units
-    assert brings.attention_gone.share > 0.99 and brings.values_gone.share < 0.01
-    assert looks.attention_gone.share < 0.01 and looks.values_gone.share > 0.99
+    assert brings.without_attention.share > 0.99 and brings.without_values.share < 0.01
+    assert looks.without_attention.share < 0.01 and looks.without_values.share > 0.99
     assert brings.origin.embedding == pytest.approx(brings.origin.total) and brings.by_values > 1
     assert abs(looks.by_values) < 1e-3 * looks.by_attention
     assert brings.stability == looks.stability == 1
@@ -117,7 +117,9 @@ def test_compiled_models_keep_the_paths_that_depend_on_the_question(index):
     assert names <= kept <= names | own and not found.unfinished
     for score in found.units:  # each is needed, also where only its attention or values are
         assert score.without.share < 0.9
-        assert (score.unit.text() in own) == (score.attention_gone.share > score.values_gone.share)
+        assert (score.unit.text() in own) == (
+            score.without_attention.share > score.without_values.share
+        )
 
 
 def test_heads_that_stand_in_for_each_other_are_told():
@@ -169,7 +171,7 @@ def test_a_row_that_looks_where_no_role_is_stays_a_row(small):
     class Unnamed(ri.Task):
         """The task of `small`, of whose positions only the query has a name."""
 
-        role_names, answer_roles, plateau = ("query",), (0,), small.task.plateau
+        role_names, scored_roles, plateau = ("query",), (0,), small.task.plateau
         counterfactual, example_losses = small.task.counterfactual, small.task.example_losses
 
         def sample(self, n, seed=0, device="cpu", split="train", start=0):
@@ -255,7 +257,7 @@ def test_prompts_too_few_to_tell_are_refused_with_that_reason(small):
     batch = small.task.sample(4, split="discovery")
     batch = ri.with_counterfactual(small.model, batch, small.task.counterfactual(batch))
     recovery = Recovery(small.model, MetricTask(small.task), batch)
-    recovery.nothing = recovery.intact - torch.tensor([4.0, -2.0, 3.0, -2.0])
+    recovery.none_kept = recovery.intact - torch.tensor([4.0, -2.0, 3.0, -2.0])
     recovery.gap = 0.75
     with pytest.raises(ri.InputError, match="two standard errors of the fall.* use more prompts"):
         recovery.check_gap()
@@ -286,7 +288,7 @@ def test_another_half_of_the_pairs_is_reported(llama):
     both = [ri.with_counterfactual(llama, b, task.counterfactual(b)) for b in (deciding, telling)]
     recovery = Recovery(llama, metric, both[0])
     # Untrained: either way round, and little of it by attention.
-    sign, base = 1.0 if recovery.gap > 0 else -1.0, float(recovery.nothing.mean())
+    sign, base = 1.0 if recovery.gap > 0 else -1.0, float(recovery.none_kept.mean())
     metric = MetricTask(task, lambda out, batch: sign * (task.logit_differences(out, batch) - base))
     search = KeepSearch(llama, metric, both[0], keep=0.5)
     for _ in search:

@@ -93,7 +93,10 @@ def test_lines_that_say_nothing_are_refused(line, text):
         (lambda bench: ri.attribute(bench.model, bench.task, 3), "an ri.Batch, found int"),
         (lambda bench: bench.undo(), "undo"),
         (lambda bench: bench.ask("store"), "ask: expected a prompt"),
-        (lambda bench: bench.ablations(least="x"), "least: expected a number, found 'x'"),
+        (
+            lambda bench: bench.ablations(least_attention="x"),
+            "least_attention: expected a number, found 'x'",
+        ),
         (lambda bench: ri.open(bench.model), "a hooked model and a task"),
         (lambda bench: ri.open("small", bench.task), "expected none for a checkpoint"),
         (lambda bench: ri.open(bench.model, ri.RetrievalTask(chains=3, steps=3, dim=4)), "model"),

@@ -47,21 +47,25 @@ class Atlas:
         lost: what a task loses without a head, by task and head.
         halves: for each task, the heads that matter on each half of the examples.
         gaps: how far each task's metric falls when every head is patched from the counterfactual.
-        least: the share that has to be lost for a head to matter.
+        least_share: the share that has to be lost for a head to matter.
     """
 
     heads: tuple[Head, ...]
     lost: Mapping[str, Mapping[Head, Lost]]
     halves: Mapping[str, tuple[frozenset[Head], frozenset[Head]]]
     gaps: Mapping[str, float]
-    least: float
+    least_share: float
 
     def __repr__(self) -> str:
         return shown(self)
 
     def served(self, head: Head) -> list[str]:
-        """The tasks that lose the least share or more without a head, by two standard errors."""
-        return [task for task, lost in self.lost.items() if _matters(lost[head].output, self.least)]
+        """The tasks that lose `least_share` or more without a head, by two standard errors."""
+        return [
+            task
+            for task, lost in self.lost.items()
+            if _matters(lost[head].output, self.least_share)
+        ]
 
     def likeness(self, first: str, second: str) -> float:
         """The mean Jaccard index of the heads that matter, between halves of two tasks.
@@ -81,8 +85,8 @@ def atlas(
     *,
     examples: int = 32,
     seed: int = 0,
-    most: int = 12,
-    least: float = 0.05,
+    max_heads: int = 12,
+    least_share: float = 0.05,
     progress: Progress = no_progress,
 ) -> Atlas:
     """Measure what several tasks lose without each head.
@@ -97,24 +101,25 @@ def atlas(
         tasks: with counterfactuals (`Task.counterfactual`), by name.
         examples: how many of each task decide which heads are chosen; as many others are measured.
         seed: of these examples.
-        most: how many heads are chosen for each task, by their estimated effects of either sign.
-            All heads chosen for some task are measured on every task.
-        least: the share that has to be lost for a head to matter.
+        max_heads: how many heads are chosen for each task, by their estimated effects of either
+            sign. All heads chosen for some task are measured on every task.
+        least_share: the share that has to be lost for a head to matter.
         progress: wraps an iterable to show a progress bar.
     """
     named = isinstance(tasks, Mapping) and all(isinstance(name, str) for name in tasks)
     if not (named and tasks and all(isinstance(task, Task) for task in tasks.values())):
         raise InputError(f"tasks: expected tasks by name, found {tasks!r:.60}")
-    if examples < 4 or most < 1:
+    if examples < 4 or max_heads < 1:
         raise InputError(
-            f"expected at least 4 examples and 1 head of each task, found {examples} and {most}"
+            "expected at least 4 examples and 1 head of each task, "
+            f"found {examples} and {max_heads}"
         )
     chosen: set[Head] = set()
     with measuring(model):
         for task in progress(list(tasks.values()), "choosing heads"):
             batch, _ = sample_prompts(model, task, examples, seed, "discovery")
             effects = estimate_units(model, MetricTask(task), batch).heads.sum(0).mean(0)
-            order = effects.abs().flatten().argsort(descending=True)[:most].tolist()
+            order = effects.abs().flatten().argsort(descending=True)[:max_heads].tolist()
             chosen |= {Head(*divmod(place, effects.shape[1])) for place in order}
         heads = sorted(chosen)
         lost: dict[str, dict[Head, Lost]] = {}
@@ -128,14 +133,14 @@ def atlas(
                 lost[name], halves[name], gaps[name] = {}, (set(), set()), recovery.gap
             output, by_example = _lost(recovery, head, "z")
             for half, matter in enumerate(halves[name]):
-                if float(by_example[half::2].mean()) >= least:
+                if float(by_example[half::2].mean()) >= least_share:
                     matter.add(head)
             lost[name][head] = Lost(output)
-            if abs(output.share) - 2 * output.se >= least:
+            if abs(output.share) - 2 * output.se >= least_share:
                 attention, values = (_lost(recovery, head, part)[0] for part in ("pattern", "v"))
                 lost[name][head] = Lost(output, attention, values)
     sets = {name: (frozenset(first), frozenset(second)) for name, (first, second) in halves.items()}
-    return Atlas(tuple(heads), lost, sets, gaps, least)
+    return Atlas(tuple(heads), lost, sets, gaps, least_share)
 
 
 def _lost(recovery: Recovery, head: Head, patch: Patch) -> tuple[Share, Any]:
@@ -145,5 +150,5 @@ def _lost(recovery: Recovery, head: Head, patch: Patch) -> tuple[Share, Any]:
     return Share(1 - share.share, share.se), (recovery.intact - metric) / recovery.gap
 
 
-def _matters(lost: Share, least: float) -> bool:
-    return lost.share - 2 * lost.se >= least
+def _matters(lost: Share, least_share: float) -> bool:
+    return lost.share - 2 * lost.se >= least_share

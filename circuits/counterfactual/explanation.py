@@ -66,8 +66,8 @@ class LevelScore:
 class UnitScore:
     """A unit of the last level.
 
-    `without`, `attention_gone` and `values_gone` are what the circuit recovers when all that this
-    unit writes is patched from the counterfactual prompt, or only its attention, or only its
+    `without`, `without_attention` and `without_values` are what the circuit recovers when all that
+    this unit writes is patched from the counterfactual prompt, or only its attention, or only its
     values. The last two are None, and `enables` is empty, except for the 16 units that matter most;
     they are also None if whole paths are not what is patched (`patch` other than `z`).
     """
@@ -82,8 +82,8 @@ class UnitScore:
     estimate_se: float  # standard error of their sum over prompts
     stability: float  # share of bootstrap samples in which it is among the top units
     without: Share
-    attention_gone: Share | None
-    values_gone: Share | None
+    without_attention: Share | None
+    without_values: Share | None
     origin: Origin | None  # where its contribution by values comes from
     enables: tuple[Enabled, ...]  # later units' paths that lose attention or values without it
 
@@ -101,10 +101,10 @@ class Explanation:
     batch: Batch  # on which everything was measured
     counterfactual: Batch  # the counterfactual prompts
     patch: Patch  # what was taken from the counterfactual prompts
-    metric: str  # logit difference, log probability, the task's loss (then minus it), or "metric"
+    metric_name: str  # logit difference, log probability, minus the task's loss, or "metric"
     keep: float  # the share that was asked for
     intact: Measured  # the metric
-    nothing: Measured  # the metric where nothing is kept
+    none_kept: Measured  # the metric where nothing is kept
     corrupted: Measured  # the metric on the counterfactual prompts themselves
     levels: tuple[LevelScore, ...]
     control: tuple[float, ...]  # what random sets of as many units of the last level recover
@@ -188,10 +188,10 @@ def explain(
         counterfactual=counterfactual,
         on_the_same=same_prompts and torch.equal(decided.inputs, batch.inputs),
         patch=search.patch,
-        metric=task.measures,
+        metric_name=task.metric_name,
         keep=search.keep,
         intact=Measured.of(recovery.intact),
-        nothing=Measured.of(recovery.nothing),
+        none_kept=Measured.of(recovery.none_kept),
         corrupted=Measured.of(_on_counterfactual(search.model, task, batch, counterfactual)),
         levels=levels,
         control=tuple(sorted(measurer.control)),
@@ -209,7 +209,7 @@ def _on_counterfactual(
 ) -> Tensor:
     """Return the metric of the prompts' answers on the counterfactual prompts."""
     prompts = replace(counterfactual, targets=batch.targets, roles=batch.roles)
-    runs = HookRuns(model, prompts, task.answer_roles)
+    runs = HookRuns(model, prompts, task.scored_roles)
     outputs = runs.base(Circuit({}, batch.roles.shape[-1])).outputs
     return task.metric(outputs.float(), prompts)
 
@@ -264,20 +264,20 @@ class UnitMeasurer:
                 estimate_se=standard_error(by_example.sum(0)),
                 stability=stability[unit],
                 without=recovery.kept([kept for kept in units if kept != unit]),
-                attention_gone=None,
-                values_gone=None,
+                without_attention=None,
+                without_values=None,
                 origin=None if path is None else origin_of.get(path),
                 enables=(),
             )
         few = recovery.batch[:_ENABLING_EXAMPLES]
-        keeping, roles = recovery.keeping(units), search.task.answer_roles
+        keeping, roles = recovery.keeping(units), search.task.scored_roles
         comparison = AttentionComparison(search.model, few, keeping, roles)
         for score in self.progress(self._most_important(), "where or what, and for whom"):
             remaining = [kept for kept in units if kept != score.unit]
             self.scores[score.unit] = replace(
                 score,
-                attention_gone=self._with_part_patched(score.unit, "pattern"),
-                values_gone=self._with_part_patched(score.unit, "v"),
+                without_attention=self._with_part_patched(score.unit, "pattern"),
+                without_values=self._with_part_patched(score.unit, "v"),
                 enables=tuple(comparison.enabled(recovery.keeping(remaining), main_paths)),
             )
 

@@ -40,7 +40,7 @@ from retrieval_interp.circuits.deadline import Deadline, OutOfTime
 from retrieval_interp.circuits.hooks import HookedModel, has_hooks, heads_of
 from retrieval_interp.circuits.losses import Scorer, standard_error
 from retrieval_interp.circuits.patched_heads import Patch
-from retrieval_interp.circuits.tolerance import uninformed_loss
+from retrieval_interp.circuits.tolerance import measure_uninformed
 from retrieval_interp.tasks import Batch, InputError
 
 _ESTIMATE_EXAMPLES = 16  # examples of the estimates
@@ -73,8 +73,8 @@ class Recovery:
         self.scorer, self.heads = Scorer(model, task, batch), heads_of(model)
         self.empty, self.runs = self.scorer.empty_circuit, 0
         self.intact = -self.scorer.base_losses[:, 0]
-        self.nothing = self.metric(self.keeping(()))
-        self.gap = float((self.intact - self.nothing).mean())
+        self.none_kept = self.metric(self.keeping(()))
+        self.gap = float((self.intact - self.none_kept).mean())
         early = len(batch) >= 2 * _EARLY_EXAMPLES and not has_hooks(model)
         self.early = Recovery(model, task, batch[:_EARLY_EXAMPLES], patch) if early else None
 
@@ -84,24 +84,24 @@ class Recovery:
         What it knows is the intact metric; for a log probability one nat; for a loss, the loss of a
         model that knows nothing minus its own. Two standard errors of the gap, if they are more.
         """
-        task, intact, nothing = self.scorer.task, self.intact, self.nothing
+        task, intact, nothing = self.scorer.task, self.intact, self.none_kept
         knows, criterion = abs(float(intact.mean())), "a tenth of what the model knows"
-        if isinstance(task, MetricTask) and task.measures == PROBABILITY:
+        if isinstance(task, MetricTask) and task.metric_name == PROBABILITY:
             knows, criterion = 1.0, "a tenth of a nat"
         elif isinstance(task, MetricTask) and task.is_loss:
             scorer = self.scorer
-            blind = uninformed_loss(self.model, task.task, self.batch, scorer.losses_by_example)
+            blind = measure_uninformed(self.model, task.task, self.batch, scorer.losses_by_example)
             knows = blind.loss + float(intact.mean())
         errors, part = 2 * standard_error(intact - nothing), _LEAST_GAP * knows
         if self.gap > max(errors, part):
             return
-        least, advice = part, "use another counterfactual"
+        least_fall, advice = part, "use another counterfactual"
         if errors > part:
-            least, criterion = errors, "two standard errors of the fall"
+            least_fall, criterion = errors, "two standard errors of the fall"
             advice = "use more prompts or another counterfactual"
         raise InputError(
-            f"why: expected a metric that falls by more than {least:.3g}, {criterion}, where no "
-            f"head keeps what it does on the prompt, found {float(intact.mean()):.4g} in the "
+            f"why: expected a metric that falls by more than {least_fall:.3g}, {criterion}, where "
+            f"no head keeps what it does on the prompt, found {float(intact.mean()):.4g} in the "
             f"intact model and {float(nothing.mean()):.4g}; there is nothing to recover, {advice}"
         )
 
@@ -129,8 +129,8 @@ class Recovery:
 
     def share(self, metric: Float[Tensor, " batch"]) -> Share:
         """Return the metric as a share of the gap, with its standard error."""
-        share = float((metric - self.nothing).mean()) / self.gap
-        residual = (metric - self.nothing) - share * (self.intact - self.nothing)
+        share = float((metric - self.none_kept).mean()) / self.gap
+        residual = (metric - self.none_kept) - share * (self.intact - self.none_kept)
         return Share(share, standard_error(residual) / self.gap)
 
     def holds(self, units: Sequence[Unit], keep: float) -> bool:
@@ -328,12 +328,12 @@ class KeepSearch:
         def all_parts(changed: Mapping[Unit, list[Unit]]) -> list[Unit]:
             return list(itertools.chain(*{**parts, **changed}.values()))
 
-        def can_be(narrowed: Sequence[Unit], most: float = _MAIN_PARTS) -> bool:
+        def can_be(narrowed: Sequence[Unit], part: float = _MAIN_PARTS) -> bool:
             nonlocal share
-            changed = {unit: self._main_parts(unit, most) for unit in narrowed}
+            changed = {unit: self._main_parts(unit, part) for unit in narrowed}
             recovered = recovery.kept(all_parts(changed))
             if recovered.share - recovered.se < self.keep and recovered.share < share - _SPLIT_LOSS:
-                return len(narrowed) == 1 and most < 1 and can_be(narrowed, 1.0)
+                return len(narrowed) == 1 and part < 1 and can_be(narrowed, 1.0)
             parts.update(changed)
             share = recovered.share
             return True
@@ -342,16 +342,16 @@ class KeepSearch:
             yield f"{level}: narrowing"
         return all_parts({})
 
-    def _main_parts(self, unit: Unit, most: float) -> list[Unit]:
-        """Return a head's rows, or a row's paths, with `most` of all estimates."""
+    def _main_parts(self, unit: Unit, part: float) -> list[Unit]:
+        """Return a head's rows, or a row's paths, with this part of all estimates."""
         length = len(LEVELS[: LEVELS.index(unit.level) + 1])
         allowed = self.paths[unit.head.layer]
         places = {path[:length] for path in allowed if unit.dest in (None, path.dest)}
         parts = [Unit(unit.head, *place) for place in sorted(places)]
         parts.sort(key=lambda part: -abs(self.estimates.of(part)))
         sizes = [abs(self.estimates.of(part)) for part in parts]
-        enough = (n for n in range(len(parts)) if sum(sizes[:n]) >= most * sum(sizes))
-        return parts[: next(enough, len(parts)) if most < 1 else len(parts)]
+        enough = (n for n in range(len(parts)) if sum(sizes[:n]) >= part * sum(sizes))
+        return parts[: next(enough, len(parts)) if part < 1 else len(parts)]
 
 
 def smallest_confirmed(
@@ -363,10 +363,10 @@ def smallest_confirmed(
     """
     if len(held) == 1 or recovered(held[-1]) >= keep:
         return held[-1]
-    least = min(keep, recovered(held[0]))
+    wanted = min(keep, recovered(held[0]))
 
     def fails(units: Sequence[Unit]) -> bool:
-        return recovered(units) < least
+        return recovered(units) < wanted
 
     first = bisect_left(held, True, lo=1, hi=len(held) - 1, key=fails)
     fewer = held[first]

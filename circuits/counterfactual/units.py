@@ -133,8 +133,8 @@ class MetricTask(Task):
         named = next((name for name in METRICS if hasattr(task, name)), "")
         self.task, self._metric = task, metric or getattr(task, named, None)
         self.is_loss = self._metric is None
-        self.measures = "metric" if metric else METRICS.get(named, task.loss_name)
-        self.role_names, self.answer_roles = tuple(task.role_names), task.answer_roles
+        self.metric_name = "metric" if metric else METRICS.get(named, task.loss_name)
+        self.role_names, self.scored_roles = tuple(task.role_names), task.scored_roles
         self.vocabulary, self.answer_role = task.vocabulary, task.answer_role
         self.role_labels, self.role_symbols = task.role_labels, task.role_symbols
 
@@ -274,12 +274,12 @@ def _estimated(
         return torch.lerp(patched, z, alpha) + added[layer]
 
     mixing = hooks.in_all_layers(model, "hook_z", mix)
-    mixing += hooks.answer_hooks(model, batch, task.answer_roles)
+    mixing += hooks.answer_hooks(model, batch, task.scored_roles)
     with hooks.noting(model, "pattern", "v") as noted, hooks.hooked(model, mixing):
         metric = task.metric(hooks.run_model(model, batch).float(), batch)
     if not metric.requires_grad:
         raise InputError(
-            f"why: expected a metric with a gradient, found that the {task.measures} has none"
+            f"why: expected a metric with a gradient, found that the {task.metric_name} has none"
         )
     layers = range(model.cfg.n_layers)
     slopes = torch.autograd.grad(metric.sum(), [added[n] for n in layers], materialize_grads=True)

@@ -98,12 +98,12 @@ def _alike(search: Search, circuit: Circuit, losses: dict[Circuit, float]) -> It
     given = space.circuit([circuit[head] for head in space.heads])
     losses.clear()
     losses[given] = judge.loss(given, examples=None)
-    key, waiting, tried = space.key(given), [given], {_paths(given)}
+    complexity, waiting, tried = space.complexity(given), [given], {_paths(given)}
     while waiting:
         centre = waiting.pop(0)
         yield f"{len(losses)} circuits"
         nearby = Neighbourhood(space, centre, judge)
-        alike = [predicted for predicted in nearby.around() if predicted.key == key]
+        alike = [predicted for predicted in nearby.around() if predicted.complexity == complexity]
         for trial in map(nearby.circuit_of, alike):
             yield f"{len(losses)} circuits"
             if _paths(trial) not in tried and judge.holds(trial, centre):

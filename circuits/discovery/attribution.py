@@ -216,7 +216,7 @@ def pattern_gradients(
         return z + torch.einsum("bhds,bshe->bdhe", zero, v)
 
     shifting = hooks.in_all_layers(model, "hook_z", shift)
-    shifting += hooks.answer_hooks(model, batch, task.answer_roles)
+    shifting += hooks.answer_hooks(model, batch, task.scored_roles)
     with torch.enable_grad():
         with (
             hooks.noting(model, "pattern") as before,

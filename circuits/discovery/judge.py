@@ -20,7 +20,12 @@ from retrieval_interp.circuits.losses import Scorer
 from retrieval_interp.circuits.means import allowed_attention, mean_attention
 from retrieval_interp.circuits.mechanisms import Mechanism
 from retrieval_interp.circuits.paths import Head
-from retrieval_interp.circuits.tolerance import Limit, has_learned, uninformed_loss, unlearned_text
+from retrieval_interp.circuits.tolerance import (
+    Limit,
+    has_learned,
+    measure_uninformed,
+    unlearned_text,
+)
 from retrieval_interp.tasks import Batch, InputError, Task
 
 _STAGES = (16, 64, 192)  # numbers of examples after which a circuit may be given up
@@ -59,7 +64,7 @@ class Judge:
         self.scored: dict[Circuit, list[Float[Tensor, " few"]]] = {}  # losses, stage by stage
         self.empty = self.scorers[0].empty_circuit
         intact = self.losses_by_example(self.empty)
-        self.uninformed = uninformed_loss(model, task, batch, self.losses_by_example)
+        self.uninformed = measure_uninformed(model, task, batch, self.losses_by_example)
         self.limit = Limit(task, intact, self.uninformed.loss, tolerance)
         for scorer in self.scorers if self.runs_are_cheap else []:
             scorer.free_base_run()

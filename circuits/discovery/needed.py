@@ -81,7 +81,7 @@ def cut_paths(judge: Judge, heads: Sequence[Head], sets: list[Paths]) -> Iterato
 
 
 def minimal_sets(
-    items: Sequence[Item], breaks: Callable[[Sequence[Item]], bool], most: int = 64
+    items: Sequence[Item], breaks: Callable[[Sequence[Item]], bool], max_nodes: int = 64
 ) -> list[tuple[Item, ...]]:
     """Find all minimal sets of items whose removal breaks something.
 
@@ -91,14 +91,14 @@ def minimal_sets(
     Args:
         items: the items, those whose removal should do most harm first.
         breaks: whether removing some items breaks it; removing more must not repair it.
-        most: nodes of the tree that are visited at most; of very many sets some are not found.
+        max_nodes: nodes of the tree that are visited; of very many sets some are not found.
 
     >>> minimal_sets("abcde", lambda lost: "b" in lost or len({"a", "d", "e"} & set(lost)) > 1)
     [('b',), ('a', 'd'), ('a', 'e'), ('d', 'e')]
     """
     sets: list[tuple[Item, ...]] = []
     waiting, seen = [frozenset[Item]()], set[frozenset[Item]]()  # items that are kept
-    while waiting and len(seen) < most:
+    while waiting and len(seen) < max_nodes:
         kept = waiting.pop(0)
         if kept in seen:
             continue
@@ -124,8 +124,8 @@ def _minimal_set(
     while size < len(items) and not breaks(items[:size]):
         size *= 2
     sizes = range(size // 2 + 1, min(size, len(items)))
-    least = size // 2 + 1 + bisect_left(sizes, True, key=lambda size: breaks(items[:size]))
-    chosen = items[:least]
+    n_enough = size // 2 + 1 + bisect_left(sizes, True, key=lambda size: breaks(items[:size]))
+    chosen = items[:n_enough]
     before: Sequence[Item] = []
     while before != chosen:
         before = chosen

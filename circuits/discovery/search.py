@@ -148,7 +148,7 @@ class Search:
     """A search, which runs while it is iterated over and can be stopped at any time.
 
     It offers a strategy the circuits to try (`starts`, `neighbours_of`), their cost (`cost`,
-    `key`), their loss (`loss`, `limit`), and whether they hold (`holds`, `holding`, `best`).
+    `complexity`), their loss (`loss`, `limit`), and whether they hold (`holds`, `holding`, `best`).
 
     Attributes:
         heads: the heads that may be replaced.
@@ -224,9 +224,9 @@ class Search:
         """Return replaceable heads whose mechanism costs something, unlike uniform and identity."""
         return self.space.useful(circuit)
 
-    def key(self, circuit: Circuit) -> int:
+    def complexity(self, circuit: Circuit) -> int:
         """Return a number, lower for simpler circuits: by cost, heads, and `fewest`."""
-        return self.space.key(circuit)
+        return self.space.complexity(circuit)
 
     @property
     def limit(self) -> float:
@@ -268,7 +268,7 @@ class Search:
         """Return a sort key: what holds, the simplest first, then others by loss."""
         holds = self.judge.holds(circuit)
         loss = self.judge.loss(circuit, examples=None) if holds else self.judge.loss(circuit)
-        return not holds, 0.0 if holds else loss, self.key(circuit), loss
+        return not holds, 0.0 if holds else loss, self.complexity(circuit), loss
 
     # The search itself
 
@@ -338,7 +338,7 @@ class Search:
     def front(self) -> list[Circuit]:
         """Return the Pareto front of what holds, from fewest heads to lowest cost."""
         front: list[Circuit] = []
-        for circuit in sorted(self.holding, key=self.space.aiming("heads").key):
+        for circuit in sorted(self.holding, key=self.space.aiming("heads").complexity):
             if not front or self.cost(circuit) < self.cost(front[-1]):
                 front.append(circuit)
         return front
@@ -355,7 +355,7 @@ class Search:
         return f"fewest heads or lowest cost: {', '.join(texts)}"
 
 
-class LocalSearch(NamedTuple):
+class PlannedSearch(NamedTuple):
     """A local search to do: for circuits near one that are simpler, as the aim counts."""
 
     aim: Space  # `Space.aiming`
@@ -387,7 +387,7 @@ def simplify(search: Search, effort: Effort = EFFORT) -> Iterator[str]:
     if not search.holding:
         yield from fewest_paths.run(search.space.empty)
     if search.options.fewest == "heads" and search.holding:
-        yield from fewest_heads.run(min(search.holding, key=search.key))
+        yield from fewest_heads.run(min(search.holding, key=search.complexity))
 
 
 @dataclass
@@ -395,11 +395,11 @@ class _Simplification:
     """Simplifies circuits by two aims, the first of which decides what is best (`simplify`)."""
 
     search: Search
-    first: Space
-    second: Space
+    main_aim: Space
+    other_aim: Space
     effort: Effort
-    searched: set[tuple[str, int, Circuit]]  # with which aim, below which key, around what
-    work: list[LocalSearch] = field(default_factory=list)  # what to do next
+    searched: set[tuple[str, int, Circuit]]  # with which aim, below which complexity, around what
+    work: list[PlannedSearch] = field(default_factory=list)  # what to do next
     is_taken_apart: bool = False  # whether parts of the simplest circuit were taken away
 
     def run(self, start: Circuit) -> Iterator[str]:
@@ -413,31 +413,31 @@ class _Simplification:
 
     def _simplest_or(self, circuit: Circuit) -> Circuit:
         """Return the simplest circuit that holds, or this one before there is any."""
-        return min(self.search.holding, key=self.first.key, default=circuit)
+        return min(self.search.holding, key=self.main_aim.complexity, default=circuit)
 
     def _begin_at(self, circuit: Circuit) -> None:
         """Start the work list again, with a circuit and the simplest so far."""
         self.work = [
-            LocalSearch(self.first, circuit),
-            LocalSearch(self.second, circuit),
-            LocalSearch(self.first, self._simplest_or(circuit)),
+            PlannedSearch(self.main_aim, circuit),
+            PlannedSearch(self.other_aim, circuit),
+            PlannedSearch(self.main_aim, self._simplest_or(circuit)),
         ]
         self.is_taken_apart = False
 
-    def _search_around(self, local: LocalSearch) -> Iterator[str]:
+    def _search_around(self, local: PlannedSearch) -> Iterator[str]:
         """Try candidates around a circuit, and add to the work list what follows from them."""
         aim, centre, steps = local
         holding, centre_holds = self.search.holding, self.search.holds(centre)
-        below_key = min(map(aim.key, holding), default=sys.maxsize)
-        if (aim.fewest, below_key, centre) in self.searched:
+        below = min(map(aim.complexity, holding), default=sys.maxsize)
+        if (aim.fewest, below, centre) in self.searched:
             return
-        self.searched.add((aim.fewest, below_key, centre))
+        self.searched.add((aim.fewest, below, centre))
         yield f"looking for fewer {aim.fewest}"
         largest = sys.maxsize
-        if aim is self.second and holding:
-            largest = self.first.size(min(map(self.first.key, holding)))
+        if aim is self.other_aim and holding:
+            largest = self.main_aim.size(min(map(self.main_aim.complexity, holding)))
         nearby = Neighbourhood(aim, centre, self.search.judge, self.effort)
-        trials = candidates(nearby, below_key, largest)
+        trials = candidates(nearby, below, largest)
         if not trials:
             return
         trial = yield from self._first_that_holds(trials, centre)
@@ -447,7 +447,7 @@ class _Simplification:
         most = 2 if holding else self.effort.steps_not_holding
         may_go_on = not centre_holds and steps + 1 < most
         if may_go_on and self._loss(centre) - self._loss(trial) > 10 * _SAME_LOSS:
-            self.work.insert(0, LocalSearch(aim, trial, steps + 1))
+            self.work.insert(0, PlannedSearch(aim, trial, steps + 1))
 
     def _first_that_holds(
         self, trials: Sequence[Circuit], centre: Circuit
@@ -467,13 +467,15 @@ class _Simplification:
             yield "taking parts away from the best circuit"
             lacking.append(lesser)
         lacking.sort(key=self._loss)
-        self.work = [LocalSearch(self.first, lesser) for lesser in lacking[: self.effort.lacking]]
+        self.work = [
+            PlannedSearch(self.main_aim, lesser) for lesser in lacking[: self.effort.lacking]
+        ]
 
     def _loss(self, circuit: Circuit) -> float:
         return self.search.loss(circuit, examples=16)
 
 
-def candidates(nearby: Neighbourhood, below_key: int, largest: int) -> list[Circuit]:
+def candidates(nearby: Neighbourhood, below: int, largest: int) -> list[Circuit]:
     """Choose circuits to try in a local search, the simplest first.
 
     They are of three kinds: those all, half, a quarter, ... of the way along a chain of best single
@@ -481,25 +483,25 @@ def candidates(nearby: Neighbourhood, below_key: int, largest: int) -> list[Circ
 
     Args:
         nearby: the circuits near the centre, with predicted losses.
-        below_key: the key of the simplest circuit that holds; theirs has to be lower.
+        below: the complexity of the simplest circuit that holds; theirs has to be lower.
         largest: cost and number of useful heads together, at most.
     """
     judge, effort, aim = nearby.judge, nearby.effort, nearby.space
     centre_holds, limit = judge.holds(nearby.circuit), judge.limit.loss
 
     def is_simpler(predicted: Predicted) -> bool:
-        return predicted.key < below_key and aim.size(predicted.key) <= largest
+        return predicted.complexity < below and aim.size(predicted.complexity) <= largest
 
-    around = filter(is_simpler, nearby.around(below_key if judge.holding else 0))
+    around = filter(is_simpler, nearby.around(below if judge.holding else 0))
     untried = [p for p in around if nearby.circuit_of(p) not in judge.decided]
     chain = nearby.chain(limit, down=centre_holds)
     ends = [len(chain) >> halved for halved in range(len(chain).bit_length())]
     holding = [predicted for predicted in untried if predicted.loss < limit]
-    holding.sort(key=lambda predicted: predicted.key)
+    holding.sort(key=lambda predicted: predicted.complexity)
     others = effort.others if centre_holds else effort.others_far
     chosen = [chain[end - 1] for end in ends if is_simpler(chain[end - 1])]
     chosen += [*holding[: effort.predicted_to_hold], *untried[:others]]
-    chosen.sort(key=lambda predicted: (predicted.key, predicted.loss))
+    chosen.sort(key=lambda predicted: (predicted.complexity, predicted.loss))
     return list(dict.fromkeys(map(nearby.circuit_of, chosen)))
 
 

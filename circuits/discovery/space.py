@@ -147,18 +147,18 @@ class Space:
         """Return the heads whose mechanism costs something, unlike uniform and identity."""
         return [head for head in self.heads if self._cost(circuit[head])]
 
-    def key(self, circuit: Circuit) -> int:
+    def complexity(self, circuit: Circuit) -> int:
         """Return cost and number of useful heads in one number, lower is simpler."""
-        return sum(self.key_of(circuit[head]) for head in self.heads)
+        return sum(self.complexity_of(circuit[head]) for head in self.heads)
 
-    def key_of(self, mechanism: Mechanism) -> int:
-        """Return what a head with this mechanism adds to a circuit's key."""
+    def complexity_of(self, mechanism: Mechanism) -> int:
+        """Return what a head with this mechanism adds to a circuit's complexity."""
         cost = self._cost(mechanism)
         return cost + _MUCH * (cost > 0) if self.fewest == "heads" else _MUCH * cost + (cost > 0)
 
-    def size(self, key: int) -> int:
-        """Return cost plus number of useful heads, of a key."""
-        return sum(divmod(key, _MUCH))
+    def size(self, complexity: int) -> int:
+        """Return cost plus number of useful heads, of a complexity."""
+        return sum(divmod(complexity, _MUCH))
 
     def circuit(self, mechanisms: Sequence[Mechanism]) -> Circuit:
         """Return the circuit in which `heads` have these mechanisms."""
@@ -217,7 +217,7 @@ class Predicted(NamedTuple):
     """A circuit near the start, with its predicted loss."""
 
     choices: tuple[int, ...]  # of each head, as numbers (`Neighbourhood.choices`)
-    key: int  # lower for simpler circuits (`Space.key`)
+    complexity: int  # lower for simpler circuits (`Space.complexity`)
     loss: float  # predicted
 
 
@@ -225,7 +225,7 @@ class Beam(NamedTuple):
     """Several such circuits as tensors, with their second-order vectors."""
 
     choices: Int[Tensor, "circuit head"]
-    keys: Int[Tensor, " circuit"]
+    complexities: Int[Tensor, " circuit"]
     losses: Float[Tensor, " circuit"]
     second: Float[Tensor, "circuit number"]
 
@@ -235,8 +235,11 @@ class Beam(NamedTuple):
 
     def listed(self) -> list[Predicted]:
         """Return them one by one."""
-        columns = self.choices.tolist(), self.keys.tolist(), self.losses.tolist()
-        return [Predicted(tuple(choices), key, loss) for choices, key, loss in zip(*columns)]
+        columns = self.choices.tolist(), self.complexities.tolist(), self.losses.tolist()
+        return [
+            Predicted(tuple(choices), complexity, loss)
+            for choices, complexity, loss in zip(*columns)
+        ]
 
 
 class Moves(NamedTuple):
@@ -246,7 +249,7 @@ class Moves(NamedTuple):
     head: Int[Tensor, " move"]  # its index in the circuit's choices
     old: Int[Tensor, " move"]  # the head's choice, by number
     new: Int[Tensor, " move"]
-    keys: Int[Tensor, " move"]  # of the changed circuits
+    complexities: Int[Tensor, " move"]  # of the changed circuits
     losses: Float[Tensor, " move"]  # predicted for them
 
 
@@ -259,7 +262,7 @@ class Neighbourhood:
         self._highest_loss = (judge.limit.loss + judge.uninformed.loss) / 2
         self.choices: list[Choice] = []  # by number
         self._numbers: dict[Choice, int] = {}
-        self._keys: list[int] = []
+        self._complexities: list[int] = []
         self._first: list[float] = []
         self._second: list[Float[Tensor, " number"]] = []
         self._neighbours: dict[int, tuple[Int[Tensor, " choice"], Float[Tensor, " choice"]]] = {}
@@ -270,19 +273,19 @@ class Neighbourhood:
         self._measured = self._measure_simpler(start)
         self.start = Beam(
             choices=torch.tensor([[self._number(choice) for choice in start]]),
-            keys=torch.tensor([space.key(circuit)]),
+            complexities=torch.tensor([space.complexity(circuit)]),
             losses=torch.tensor([judge.loss(circuit)], dtype=torch.double),
             second=self._zero[None],
         )
 
     def _measure_simpler(self, start: list[Choice]) -> dict[Choice, Estimate]:
         """Predict changes of heads to simpler choices; measure the least harmful."""
-        judge, key_of = self.judge, self.space.key_of
+        judge, complexity_of = self.judge, self.space.complexity_of
         simpler = {
             option: self._estimates.change(option.head, option.mechanism)
             for choice in start
             for option in self.space.neighbours(choice)
-            if key_of(option.mechanism) <= key_of(choice.mechanism)
+            if complexity_of(option.mechanism) <= complexity_of(choice.mechanism)
         }
         count = self.effort.measured_if_cheap if judge.runs_are_cheap else self.effort.measured
         for choice in sorted(simpler, key=lambda choice: simpler[choice].effect)[:count]:
@@ -296,13 +299,14 @@ class Neighbourhood:
         """Return the circuit that was predicted."""
         return self.space.circuit([self.choices[number].mechanism for number in predicted.choices])
 
-    def around(self, below_key: int = 0) -> list[Predicted]:
+    def around(self, below: int = 0) -> list[Predicted]:
         """Find circuits with low predictions by a beam search, the lowest loss first.
 
-        Keys are up to the start's, or below `below_key` if that is higher. In each step the best of
-        each key are changed once; of circuits with the same loss only the simplest is kept.
+        They are at most as complex as the start, or less than `below` if that is more. In each step
+        the best of each complexity are changed once; of circuits with the same loss only the
+        simplest is kept.
         """
-        highest = max(int(self.start.keys), below_key - 1)
+        highest = max(int(self.start.complexities), below - 1)
         beam, beams = self.start, [self.start]
         seen = {predicted.choices for predicted in beam.listed()}
         for _ in range(self.effort.depth):
@@ -315,21 +319,21 @@ class Neighbourhood:
             seen.update(predicted.choices for predicted in beam.listed())
             beams.append(beam)
         reached = Beam(*map(torch.cat, zip(*beams[1:] or beams)))
-        return reached.pick(_simplest(reached.losses, reached.keys)).listed()
+        return reached.pick(_simplest(reached.losses, reached.complexities)).listed()
 
-    def chain(self, most: float, down: bool) -> list[Predicted]:
+    def chain(self, limit: float, down: bool) -> list[Predicted]:
         """Follow the best change from circuit to circuit, and return all on the way.
 
-        With `down` they become ever simpler while the predicted loss stays below `most`; otherwise
-        the loss falls until it is below. The best change has the best ratio of loss to key.
+        With `down` they become ever simpler while the predicted loss stays below `limit`; otherwise
+        the loss falls until it is below. The best change has the best ratio of loss to complexity.
         """
         beam, links = self.start, list[Predicted]()
         while True:
             moves = self.moves(beam)
-            rise, growth = moves.losses - beam.losses, moves.keys - beam.keys
+            rise, growth = moves.losses - beam.losses, moves.complexities - beam.complexities
             price = torch.where(rise > 0, rise / (-growth).clamp(min=1), rise / growth.clamp(min=1))
-            improves = (rise < 0) & (beam.losses >= most)
-            allowed = (growth < 0) & (moves.losses <= most) if down else improves
+            improves = (rise < 0) & (beam.losses >= limit)
+            allowed = (growth < 0) & (moves.losses <= limit) if down else improves
             cheapest = price.where(allowed, torch.inf).argmin()[None]
             if not bool(allowed[cheapest]):
                 return links
@@ -337,18 +341,18 @@ class Neighbourhood:
             links += beam.listed()
 
     def _best_moves(self, beam: Beam, highest: int) -> Beam:
-        """Change each of some circuits once; return the best of each key."""
+        """Change each of some circuits once; return the best of each complexity."""
         moves = self.moves(beam)
-        losses, keys = moves.losses, moves.keys
-        order = ((keys <= highest) & (losses <= self._highest_loss)).nonzero()[:, 0]
-        order = order[_simplest(losses[order], keys[order])]
-        order = order[keys[order].argsort(stable=True)]
-        counts = keys[order].unique_consecutive(return_counts=True)[1]
+        losses, complexities = moves.losses, moves.complexities
+        order = ((complexities <= highest) & (losses <= self._highest_loss)).nonzero()[:, 0]
+        order = order[_simplest(losses[order], complexities[order])]
+        order = order[complexities[order].argsort(stable=True)]
+        counts = complexities[order].unique_consecutive(return_counts=True)[1]
         affordable = self.effort.moves * len(beam.choices) // max(1, len(losses))
         states = min(self.effort.states, max(1, affordable))
         width = max(2, states // max(1, len(counts)))
-        by_key = order.split(counts.tolist())
-        chosen = torch.cat([order[:0], *(of_key[:width] for of_key in by_key)])
+        by_complexity = order.split(counts.tolist())
+        chosen = torch.cat([order[:0], *(of_one[:width] for of_one in by_complexity)])
         return self.moved(beam, moves, chosen[losses[chosen].argsort()][: 2 * states])
 
     def moves(self, beam: Beam) -> Moves:
@@ -367,7 +371,7 @@ class Neighbourhood:
         rise = pad_sequence([rises for _, rises in neighbours], True)[index]
         circuit, head, neighbour = (new >= 0).nonzero().unbind(1)
         old, new = beam.choices[circuit, head], new[circuit, head, neighbour]
-        keys, second = self.tables()
+        complexities, second = self.tables()
         products = beam.second @ second.T
         crossed = products[circuit, new] - products[circuit, old]
         return Moves(
@@ -375,17 +379,17 @@ class Neighbourhood:
             head=head,
             old=old,
             new=new,
-            keys=beam.keys[circuit] + keys[new] - keys[old],
+            complexities=beam.complexities[circuit] + complexities[new] - complexities[old],
             losses=beam.losses[circuit] + rise[circuit, head, neighbour] + 2 * crossed,
         )
 
     def moved(self, beam: Beam, moves: Moves, chosen: Int[Tensor, " some"]) -> Beam:
         """Return the circuits after some of the moves."""
-        circuit, head, old, new, keys, losses = (column[chosen] for column in moves)
+        circuit, head, old, new, complexities, losses = (column[chosen] for column in moves)
         _, second = self.tables()
         return Beam(
             choices=beam.choices[circuit].scatter(1, head[:, None], new[:, None]),
-            keys=keys,
+            complexities=complexities,
             losses=losses,
             second=beam.second[circuit] + second[new] - second[old],
         )
@@ -401,8 +405,8 @@ class Neighbourhood:
         return self._neighbours[number]
 
     def tables(self) -> tuple[Int[Tensor, " choice"], Float[Tensor, "choice number"]]:
-        """Return the key and the second-order vector of every choice so far."""
-        return torch.tensor(self._keys), torch.stack(self._second)
+        """Return the complexity and the second-order vector of every choice so far."""
+        return torch.tensor(self._complexities), torch.stack(self._second)
 
     def _number(self, choice: Choice) -> int:
         """Return the number of a choice, which is added to the tables if it is new."""
@@ -413,7 +417,7 @@ class Neighbourhood:
                 first, second = first + change.first, second + change.second
             self._numbers[choice] = len(self.choices)
             self.choices.append(choice)
-            self._keys.append(self.space.key_of(choice.mechanism))
+            self._complexities.append(self.space.complexity_of(choice.mechanism))
             self._first.append(first)
             self._second.append(second)
         return self._numbers[choice]
@@ -434,10 +438,12 @@ class Neighbourhood:
         return rows
 
 
-def _simplest(losses: Float[Tensor, " move"], keys: Int[Tensor, " move"]) -> Int[Tensor, " some"]:
+def _simplest(
+    losses: Float[Tensor, " move"], complexities: Int[Tensor, " move"]
+) -> Int[Tensor, " some"]:
     """Return the simplest of each group of equal losses, the lowest loss first."""
     rounded = (losses / _SAME_PREDICTION).round()
-    order = keys.argsort(stable=True)
+    order = complexities.argsort(stable=True)
     order = order[rounded[order].argsort(stable=True)]
     return order[rounded[order].diff(prepend=rounded.new_tensor([-torch.inf])) > 0]
 

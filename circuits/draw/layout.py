@@ -57,7 +57,7 @@ def worth_of_paths(
     """Return an arrow for each path, as wide as (loss - intact) / (uninformed - intact).
 
     `losses` are those without each path, as `when` says in the tooltip; `intact` is the loss of the
-    intact model, `uninformed` that of one that knows nothing.
+    intact model, `uninformed_model` that of one that knows nothing.
     """
     learned = uninformed - intact
     return {

@@ -49,7 +49,7 @@ def ablations(
     model: HookedModel,
     task: Task,
     batch: Batch,
-    least: float = 0.0,
+    least_attention: float = 0.0,
     progress: Progress = no_progress,
 ) -> Ablations:
     """Replace every head, and cut every path, one at a time.
@@ -63,7 +63,7 @@ def ablations(
         model: a hooked model that reads the batch.
         task: gives the loss.
         batch: the examples.
-        least: skip paths with less mean attention.
+        least_attention: skip paths with less mean attention.
         progress: wraps an iterable to show a progress bar, as `(items, text)`.
     """
     scorer, attention = Scorer(model, task, batch), mean_attention(model, batch)
@@ -73,7 +73,9 @@ def ablations(
     heads = {choice: scorer.loss(empty.replace(*choice)) for choice in choices}
     paths_of = [layer.paths for layer in scorer.positions]
     allowed = [HeadPath(head, path) for head in scorer.heads for path in paths_of[head.layer]]
-    cuts = named([p for p in allowed if attention[p.head][p.path] >= least], empty.role_names)
+    cuts = named(
+        [p for p in allowed if attention[p.head][p.path] >= least_attention], empty.role_names
+    )
     paths = [
         CutPath(path, float(attention[path.head][path.path]), mean_loss(losses))
         for path, losses in cut_losses(scorer, cuts, progress)

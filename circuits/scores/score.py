@@ -39,7 +39,7 @@ from retrieval_interp.circuits.tolerance import (
     has_learned,
     is_better,
     kept_share,
-    uninformed_loss,
+    measure_uninformed,
 )
 from retrieval_interp.tasks import Batch, Task
 from retrieval_interp.tasks.messages import check_type, shown
@@ -116,7 +116,7 @@ class CircuitScore:
     intact_loss: float  # of the intact model
     intact_se: float
     uninformed_loss: float  # of a model that knows nothing
-    uninformed: str  # what such a model is
+    uninformed_model: str  # what such a model is
     heads: tuple[HeadScore, ...]  # every head of the model, replaced or left as it is
     enabling: tuple[LivePathScore, ...]  # every path that only enables
     redundant: tuple[RedundantScore, ...]
@@ -228,7 +228,7 @@ def score_circuit(
         batch = with_counterfactual(model, batch, task.counterfactual(batch, seed=0))
     scorer = Scorer(model, task, batch)
     intact = scorer.base_losses.mean(dim=1)
-    uninformed = uninformed_loss(model, task, batch, scorer.losses_by_example)
+    uninformed = measure_uninformed(model, task, batch, scorer.losses_by_example)
     limit = Limit(task, intact, uninformed.loss, tolerance)
     alone = {
         head: Measured.of(scorer.losses(scorer.empty_circuit.replace(head, circuit[head])))
@@ -259,7 +259,7 @@ def score_circuit(
         intact_loss=Measured.of(intact).mean,
         intact_se=Measured.of(intact).se,
         uninformed_loss=uninformed.loss,
-        uninformed=uninformed.description,
+        uninformed_model=uninformed.description,
         heads=tuple(
             HeadScore(
                 head=head,

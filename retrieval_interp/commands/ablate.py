@@ -8,16 +8,21 @@ from typing import Annotated, Any, Literal
 
 import retrieval_interp as ri
 from retrieval_interp.commands.command import say, status, tell_files
-from retrieval_interp.commands.options import OUTPUT, SearchingOptions, check_outputs, parse_options
+from retrieval_interp.commands.options import (
+    OUTPUT,
+    SearchCommandOptions,
+    check_outputs,
+    parse_options,
+)
 from retrieval_interp.progress import progress_bar
 from retrieval_interp.storage import models_by_name
 from retrieval_interp.storage.files import provenance, write_json, write_whole
-from retrieval_interp.tasks.structured import number
+from retrieval_interp.tasks.structured import number_field
 from retrieval_interp.views.tables import terminal_width
 
 
 @dataclass(frozen=True)
-class AblateOptions(SearchingOptions):
+class AblateOptions(SearchCommandOptions):
     """Find which attention paths of a trained transformer do the work.
 
     Attributes:
@@ -37,10 +42,10 @@ class AblateOptions(SearchingOptions):
     task: str | None = None
     circuit: Path | None = None
     save_circuit: Path | None = field(default=None, metadata=OUTPUT)
-    tolerance: float | None = number(None, above=0)
+    tolerance: float | None = number_field(None, above=0)
     one_hot: bool = False
     fewest: Literal["paths", "heads"] = "paths"
-    alternatives: float | None = number(None, above=0)
+    alternatives: float | None = number_field(None, above=0)
 
 
 def main(argv: Sequence[str], prog: str = "retrieval-interp ablate") -> None:

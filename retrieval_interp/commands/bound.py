@@ -7,7 +7,7 @@ from pathlib import Path
 
 from retrieval_interp.commands.command import status, tell_files
 from retrieval_interp.commands.options import OUTPUT, check_outputs, parse_options
-from retrieval_interp.tasks.structured import number
+from retrieval_interp.tasks.structured import number_field
 
 DEFAULT_STEPS = (1, 2, 3, 4, 5, 8, 16, 32, 64, 128)
 MOST_STEPS = 512
@@ -22,7 +22,7 @@ class BoundOptions:
         json: write the numbers to this file.
     """
 
-    steps: tuple[int, ...] = number(DEFAULT_STEPS, least=1, most=MOST_STEPS)
+    steps: tuple[int, ...] = number_field(DEFAULT_STEPS, minimum=1, maximum=MOST_STEPS)
     json: Path | None = field(default=None, metadata=OUTPUT)
 
 

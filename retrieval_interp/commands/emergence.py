@@ -8,7 +8,7 @@ from pathlib import Path
 from retrieval_interp.commands.command import say, status, tell_files
 from retrieval_interp.commands.options import OUTPUT, ExampleOptions, check_outputs, parse_options
 from retrieval_interp.progress import progress_bar
-from retrieval_interp.tasks.structured import EXAMPLES, number
+from retrieval_interp.tasks.structured import EXAMPLES, number_field
 
 
 @dataclass(frozen=True)
@@ -27,9 +27,9 @@ class EmergenceOptions(ExampleOptions):
 
     run: Path = field(kw_only=True)
     circuit: Path | None = None
-    examples: int = number(32, **EXAMPLES)
+    examples: int = number_field(32, **EXAMPLES)
     json: Path | None = field(default=None, metadata=OUTPUT)
-    tolerance: float | None = number(None, above=0)
+    tolerance: float | None = number_field(None, above=0)
 
 
 def main(argv: Sequence[str], prog: str = "retrieval-interp emergence") -> None:

@@ -8,7 +8,7 @@ from typing import Annotated
 import retrieval_interp as ri
 from retrieval_interp.commands.options import ExampleOptions, parse_options
 from retrieval_interp.storage import models_by_name
-from retrieval_interp.tasks.structured import number
+from retrieval_interp.tasks.structured import number_field
 
 
 @dataclass(frozen=True)
@@ -34,8 +34,8 @@ class ExploreOptions(ExampleOptions):
     answer: str = ""
     place: str = ""
     circuit: Path | None = None
-    tolerance: float | None = number(None, above=0)
-    port: int = number(0, least=0, most=65535)
+    tolerance: float | None = number_field(None, above=0)
+    port: int = number_field(0, minimum=0, maximum=65535)
     browser: bool = True
 
 

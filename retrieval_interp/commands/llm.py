@@ -19,7 +19,7 @@ from retrieval_interp.progress import progress_bar
 from retrieval_interp.storage.files import provenance, write_json, write_whole
 from retrieval_interp.storage.models_by_name import load_model
 from retrieval_interp.tasks.messages import InputError, InputWarning
-from retrieval_interp.tasks.structured import number
+from retrieval_interp.tasks.structured import number_field
 from retrieval_interp.views.tables import terminal_width
 
 
@@ -66,10 +66,10 @@ class ScoreOptions(RowsOptions):
     model: Annotated[str, "--model", "--ckpt"] = "smollm2"
     formulation: tuple[str, ...] = results.FORMULATIONS
     steps: tuple[int, ...] = (1, 2, 3, 4, 5)
-    questions: int = number(500, least=1)
-    solved: int = number(0, least=0)
+    questions: int = number_field(500, minimum=1)
+    solved: int = number_field(0, minimum=0)
     chat: bool = False
-    seed: int = number(0, least=0)
+    seed: int = number_field(0, minimum=0)
     device: str = "auto"
 
 

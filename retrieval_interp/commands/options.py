@@ -15,7 +15,7 @@ from typing import Annotated, Any, NoReturn, TypeVar, cast, get_args, get_origin
 
 from retrieval_interp.storage.files import writable
 from retrieval_interp.tasks.messages import InputError, nearest
-from retrieval_interp.tasks.structured import EXAMPLES, SEED, Limits, number, value_fits
+from retrieval_interp.tasks.structured import EXAMPLES, SEED, Limits, number_field, value_fits
 
 T = TypeVar("T")
 OUTPUT = {"output": True}  # metadata of the fields that name files to write
@@ -138,13 +138,13 @@ class ExampleOptions:
         device: auto, cpu or cuda.
     """
 
-    examples: int = number(512, **EXAMPLES)
-    seed: int = number(0, **SEED)
+    examples: int = number_field(512, **EXAMPLES)
+    seed: int = number_field(0, **SEED)
     device: str = "auto"
 
 
 @dataclass(frozen=True)
-class SearchingOptions(ExampleOptions):
+class SearchCommandOptions(ExampleOptions):
     """The options of all commands that search a model.
 
     Attributes:
@@ -154,7 +154,7 @@ class SearchingOptions(ExampleOptions):
         report: write an HTML page that needs no network to this file.
     """
 
-    time: float | None = number(None, above=0)
+    time: float | None = number_field(None, above=0)
     json: Path | None = dataclasses.field(default=None, metadata=OUTPUT)
     report: Path | None = dataclasses.field(default=None, metadata=OUTPUT)
 

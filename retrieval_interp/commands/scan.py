@@ -11,15 +11,20 @@ from tqdm.auto import tqdm
 
 import retrieval_interp as ri
 from retrieval_interp.commands.command import say, status, tell_files
-from retrieval_interp.commands.options import OUTPUT, SearchingOptions, check_outputs, parse_options
+from retrieval_interp.commands.options import (
+    OUTPUT,
+    SearchCommandOptions,
+    check_outputs,
+    parse_options,
+)
 from retrieval_interp.storage import models_by_name
 from retrieval_interp.storage.files import provenance, read_text, write_json, write_whole
-from retrieval_interp.tasks.structured import EXAMPLES, number
+from retrieval_interp.tasks.structured import EXAMPLES, number_field
 from retrieval_interp.views.tables import terminal_width
 
 
 @dataclass(frozen=True)
-class ScanOptions(SearchingOptions):
+class ScanOptions(SearchCommandOptions):
     """Show what each head looks at and writes, and what replacing or zero-ablating it costs.
 
     Attributes:
@@ -40,9 +45,9 @@ class ScanOptions(SearchingOptions):
     model: Annotated[str, "--model", "--ckpt"] = "small"
     text: Path | None = None
     task: str | None = None
-    examples: int = number(128, **EXAMPLES)
+    examples: int = number_field(128, **EXAMPLES)
     joint: bool = False
-    tolerance: float | None = number(None, above=0)
+    tolerance: float | None = number_field(None, above=0)
     save_circuit: Path | None = field(default=None, metadata=OUTPUT)
 
 

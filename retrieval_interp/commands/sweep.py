@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from retrieval_interp.commands.command import say, status
 from retrieval_interp.commands.options import parse_options
-from retrieval_interp.tasks.structured import number
+from retrieval_interp.tasks.structured import number_field
 
 if TYPE_CHECKING:
     from retrieval_interp.sweep.grid import Grid
@@ -37,8 +37,8 @@ class SweepOptions:
     out: Path
     grid: str | None = None
     scale: str | None = None
-    workers: int | None = number(None, least=1, most=256)
-    threads: int | None = number(None, least=1, most=256)
+    workers: int | None = number_field(None, minimum=1, maximum=256)
+    threads: int | None = number_field(None, minimum=1, maximum=256)
     address: str | None = None
     device: str = "auto"
 

@@ -8,18 +8,23 @@ from typing import Annotated, Any, Literal
 
 import retrieval_interp as ri
 from retrieval_interp.commands.command import say, status, tell_files
-from retrieval_interp.commands.options import OUTPUT, SearchingOptions, check_outputs, parse_options
+from retrieval_interp.commands.options import (
+    OUTPUT,
+    SearchCommandOptions,
+    check_outputs,
+    parse_options,
+)
 from retrieval_interp.progress import progress_bar
 from retrieval_interp.storage import models_by_name
 from retrieval_interp.storage.files import provenance, read_text, write_json
-from retrieval_interp.tasks.structured import EXAMPLES, number
+from retrieval_interp.tasks.structured import EXAMPLES, number_field
 from retrieval_interp.views.tables import terminal_width
 
 _NAMES = "indirect-objects"
 
 
 @dataclass(frozen=True)
-class WhyOptions(SearchingOptions):
+class WhyOptions(SearchCommandOptions):
     """Find the heads, rows and paths that an answer comes from.
 
     Attributes:
@@ -55,11 +60,11 @@ class WhyOptions(SearchingOptions):
     pairs: tuple[Path, ...] = ()
     tokenizer: str | None = None
     task: str | None = None
-    keep: float = number(0.9, above=0, below=1)
+    keep: float = number_field(0.9, above=0, below=1)
     patch: Literal["z", "pattern", "v"] = "z"
     upto: Literal["heads", "rows", "paths"] = "paths"
-    examples: int = number(32, **EXAMPLES)
-    controls: int = number(20, least=0)
+    examples: int = number_field(32, **EXAMPLES)
+    controls: int = number_field(20, minimum=0)
     graph: Path | None = field(default=None, metadata=OUTPUT)
 
 

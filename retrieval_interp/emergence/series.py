@@ -59,9 +59,9 @@ def first_below(steps: Sequence[int], values: Sequence[float], threshold: float)
     return first_above(steps, [-value for value in values], -threshold)
 
 
-def half_of_final(steps: Sequence[int], values: Sequence[float], least: float) -> Crossing | None:
-    """Return where a curve exceeds half of its last value; None if that is not above `least`."""
-    return first_above(steps, values, values[-1] / 2) if values[-1] > least else None
+def half_of_final(steps: Sequence[int], values: Sequence[float], above: float) -> Crossing | None:
+    """Return where a curve exceeds half of its last value; None if that is not `above`."""
+    return first_above(steps, values, values[-1] / 2) if values[-1] > above else None
 
 
 def in_order(when: Mapping[str, Crossing | None], pairs: Sequence[tuple[str, str]]) -> bool | None:

@@ -30,10 +30,10 @@ def ablations_view(ablations: Ablations, task: Task) -> View:
     for (head, mechanism), loss in ablations.heads.items():
         losses.setdefault(head, []).append((loss, mechanism.kind))
     rises = ablations.head_rises
-    most, layers = max(*rises.values(), 1e-9), dict[str, list[tuple[str, float, str]]]()
+    highest, layers = max(*rises.values(), 1e-9), dict[str, list[tuple[str, float, str]]]()
     for head, rise in sorted(rises.items()):
         by_kind = ", ".join(f"{kind} {loss:.4f}" for loss, kind in losses[head])
-        cell = f"{rise:+.3f}", rise / most, f"{head}: {by_kind}"
+        cell = f"{rise:+.3f}", rise / highest, f"{head}: {by_kind}"
         layers.setdefault(f"L{head.layer}", []).append(cell)
     header = ["path", "meaning", "attention", f"{task.loss_name}, cut live", "rises by"]
     html = render(

@@ -93,7 +93,8 @@ def scan_note(header: Sequence[str]) -> str:
 
 def scan_to_dict(scan: Scan) -> dict[str, Any]:
     """Return all numbers as JSON data."""
-    keys = "intact_loss uninformed_loss uninformed learned joint tolerance joint_loss joint_se kept"
+    keys = "intact_loss uninformed_loss uninformed_model learned "
+    keys += "joint tolerance joint_loss joint_se kept"
     names, measured = scan.circuit.role_names, ("direct", "change", "zero_ablated")
     heads = [
         {
@@ -124,17 +125,17 @@ def scan_verdict(scan: Scan) -> str:
     """Say what heads cost alone, and what the joint circuit shows."""
     loss, heads = scan.task.loss_name, len(scan.heads)
     if not scan.learned:
-        known = unlearned_text(scan.intact_loss, scan.uninformed_loss, scan.uninformed, loss)
+        known = unlearned_text(scan.intact_loss, scan.uninformed_loss, scan.uninformed_model, loss)
         return f"{known} There is nothing that heads could keep."
-    nothing = f"knowing nothing {scan.uninformed_loss:.4f} ({scan.uninformed})"
+    nothing = f"knowing nothing {scan.uninformed_loss:.4f} ({scan.uninformed_model})"
     clauses = []
     for how, name in (("replaced by their rule", "change"), ("zero-ablated", "zero_ablated")):
         costs = {row.head: getattr(row, name) for row in scan.heads}
         clear = [head for head, cost in costs.items() if cost.mean > 2 * cost.se]
         if clear and len(scan.batch) > 1:
-            most = max(clear, key=lambda head: costs[head].mean)
+            worst = max(clear, key=lambda head: costs[head].mean)
             clauses.append(
-                f"{how}, {len(clear)} of {heads} (most {most}: {to_error(*costs[most])})"
+                f"{how}, {len(clear)} of {heads} (most {worst}: {to_error(*costs[worst])})"
             )
     said = [f"The {loss} is {scan.intact_loss:.4f}, {nothing}."]
     if clauses:

@@ -115,7 +115,7 @@ def score_to_dict(score: CircuitScore, name: str, task: Task, seed: int) -> Json
     """Return all numbers as JSON data."""
     numbers = (
         "examples tolerance loss_name intact_loss intact_se combined_loss combined_se "
-        "excess_se uninformed_loss uninformed learned kept control notes sufficient minimal "
+        "excess_se uninformed_loss uninformed_model learned kept control notes sufficient minimal "
         "rest_zero_ablated_loss"
     )
     heads = [
@@ -194,7 +194,7 @@ def loss_lines(score: CircuitScore) -> tuple[str, str]:
     """State the intact model's loss, and that of the circuit with what it keeps."""
     loss, kept = score.loss_name, ""
     if math.isfinite(score.kept):
-        nothing = f"knowing nothing: {score.uninformed_loss:.4f}, {score.uninformed}"
+        nothing = f"knowing nothing: {score.uninformed_loss:.4f}, {score.uninformed_model}"
         kept = f", {score.kept:.1%} of what was learned ({nothing})"
     intact = with_error(score.intact_loss, score.intact_se)
     combined = with_error(score.combined_loss, score.combined_se)
@@ -226,9 +226,9 @@ def finding(score: CircuitScore) -> str:
         return ""
     fixed = [f"{row.head} by its {row.mechanism.kind} pattern" for row in score.needed_as_such]
     work = f"{useful} of {counted(heads, 'head')}" + (f" ({listed(fixed, 'and')})" if fixed else "")
-    least = "" if score.rest_zero_ablated_loss < score.limit else "At least "
+    at_least = "" if score.rest_zero_ablated_loss < score.limit else "At least "
     kept = f"with all else replaced, the model keeps {score.kept:.1%} of what it learned"
-    return f"{least}{work} and {counted(len(paths), 'attention path')} do the work: {kept}."
+    return f"{at_least}{work} and {counted(len(paths), 'attention path')} do the work: {kept}."
 
 
 def mechanism_words(mechanisms: Iterable[Mechanism]) -> str:
@@ -240,7 +240,7 @@ def mechanism_words(mechanisms: Iterable[Mechanism]) -> str:
 def verdict(score: CircuitScore, task: Task) -> str:
     """Say what the numbers mean; the paper's stand next to those of its own task."""
     if not score.learned:
-        known = score.intact_loss, score.uninformed_loss, score.uninformed
+        known = score.intact_loss, score.uninformed_loss, score.uninformed_model
         return f"No circuit to find. {unlearned_text(*known, task.loss_name)}"
     papers = isinstance(task, RetrievalTask) and task.tokens == "gaussian"
     said = [_sufficiency(score, papers)]
@@ -273,7 +273,7 @@ def verdict(score: CircuitScore, task: Task) -> str:
 def _sufficiency(score: CircuitScore, papers: bool) -> str:
     loss, replaced = score.loss_name, len(score.circuit.mechanisms)
     if not replaced:
-        nothing = f"knowing nothing {score.uninformed_loss:.4g}, {score.uninformed}"
+        nothing = f"knowing nothing {score.uninformed_loss:.4g}, {score.uninformed_model}"
         known = f"{loss} {score.intact_loss:.4f}, limit {score.limit:.4g}; {nothing}"
         why = "no head can be replaced, or none was given"
         why = "none was found" if score.circuit.unfinished else why

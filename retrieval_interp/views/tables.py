@@ -88,10 +88,12 @@ def _column_sizes(columns: Sequence[Sequence[str]], width: int | None) -> list[i
 
     sizes = [size(column) for column in columns]
     room = math.inf if width is None else width - _GAP * (len(columns) - 1)
-    for least in (  # what may shrink: headers, which break at spaces, and only then cells
+    for least_sizes in (  # what may shrink: headers, which break at spaces, and only then cells
         [size([*name.split(), *cells]) for name, *cells in columns],
         [size(" ".join(column).split()) for column in columns],
     ):
-        while sum(sizes) > room and (able := [p for p in range(len(sizes)) if sizes[p] > least[p]]):
+        while sum(sizes) > room and (
+            able := [p for p in range(len(sizes)) if sizes[p] > least_sizes[p]]
+        ):
             sizes[max(able, key=sizes.__getitem__)] -= 1
     return sizes

@@ -42,11 +42,13 @@ def why_text(explanation: Explanation, width: int | None = None) -> str:
 
 def finding(explanation: Explanation, question: PromptQuestion | None = None) -> list[str]:
     """Sum up the result in a few sentences, with those of the question if it is given."""
-    intact, nothing, lines = explanation.intact.mean, explanation.nothing.mean, list[str]()
-    is_logits = explanation.metric == LOGIT_DIFFERENCE
+    intact, nothing, lines = explanation.intact.mean, explanation.none_kept.mean, list[str]()
+    is_logits = explanation.metric_name == LOGIT_DIFFERENCE
     if is_logits and intact > 0 and intact - nothing < _WEAK_EFFECT * intact:
         part = max(0.0, (intact - nothing) / intact)
-        lines.append(f"Only {part:.0%} of the {explanation.metric} depends on what was changed.")
+        lines.append(
+            f"Only {part:.0%} of the {explanation.metric_name} depends on what was changed."
+        )
     lines += [] if question is None else question_text(question)
     examples = counted(len(explanation.batch), "example" if question is None else "other change")
     lines.append(_metric_drop(explanation, examples))
@@ -95,8 +97,8 @@ def question_text(question: PromptQuestion) -> list[str]:
 
 def _metric_drop(explanation: Explanation, examples: str) -> str:
     """Say how far the metric falls when all heads are patched."""
-    metric, patch = explanation.metric, explanation.patch
-    intact, nothing = explanation.intact.mean, explanation.nothing.mean
+    metric, patch = explanation.metric_name, explanation.patch
+    intact, nothing = explanation.intact.mean, explanation.none_kept.mean
     corrupted = explanation.corrupted.mean
     sign = -1 if metric == explanation.task.loss_name else 1
     text = (
@@ -182,16 +184,16 @@ def unit_text(explanation: Explanation, score: UnitScore) -> str:
 
 def _where_or_what(score: UnitScore, kept: float) -> str:
     """Say whether a unit matters by attention or values, from a run without each."""
-    if score.attention_gone is None or score.values_gone is None:
+    if score.without_attention is None or score.without_values is None:
         return ""
-    attention_gone, values_gone = score.attention_gone.share, score.values_gone.share
-    by_attention, by_values = kept - attention_gone, kept - values_gone
+    without_attention, without_values = score.without_attention.share, score.without_values.share
+    by_attention, by_values = kept - without_attention, kept - without_values
     by = "by where it looks" if by_attention > by_values else "by what it brings"
     if min(by_attention, by_values) > 0.25 * max(by_attention, by_values):
         by = "by both"
     return (
-        f"It matters {by}: with the counterfactual's attention {_percent(attention_gone)}, "
-        f"with its values {_percent(values_gone)}."
+        f"It matters {by}: with the counterfactual's attention {_percent(without_attention)}, "
+        f"with its values {_percent(without_values)}."
     )
 
 

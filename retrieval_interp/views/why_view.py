@@ -114,13 +114,15 @@ def why_view(
 
 def question_tokens(question: PromptQuestion, tokenizer: Any) -> list[dict[str, Any]]:
     """List a prompt's tokens, and how much depends on those tried, as a share of the most."""
-    most = max(place.fall for place in question.places)
+    largest_fall = max(place.fall for place in question.places)
     places = {number: place for place in question.places for number in place.span}
     return [
         {
             "text": tokenizer.decode([token]),
             "place": places.get(number),
-            "share": max(0.0, places[number].fall / most) if number in places and most > 0 else 0,
+            "share": max(0.0, places[number].fall / largest_fall)
+            if number in places and largest_fall > 0
+            else 0,
             "asked": number in question.place.span,
         }
         for number, token in enumerate(token_ids(tokenizer, question.prompt))
@@ -153,7 +155,7 @@ def draw_units(explanation: Explanation, scores: Sequence[UnitScore]) -> dict[st
     """
     scores = sorted(scores, key=lambda score: (-score.unit.head.layer, score.without.share))
     roles = {role for score in scores if score.path for role in score.path.path}
-    answer = max(explanation.task.answer_roles, default=max(roles, default=0))
+    answer = max(explanation.task.scored_roles, default=max(roles, default=0))
     texts = role_texts(explanation)
     columns = draw_columns(explanation, {*roles, answer}, texts)
     x = {column["role"]: column["middle"] for column in columns}
@@ -231,7 +233,7 @@ def draw_lane(
     path, whole = score.path, explanation.levels[-1].kept.share
     dest, src = path.path if path is not None else (answer, None)
     by_where = abs(score.by_attention) > abs(score.by_values)
-    gone = {"where": score.attention_gone, "what": score.values_gone}
+    gone = {"where": score.without_attention, "what": score.without_values}
     return {
         "key": (path or score.unit).text(explanation.task.role_names),
         "head": score.unit.head,

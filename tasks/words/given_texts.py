@@ -173,7 +173,7 @@ class PairsTask(text_task.AnswerTask):
         ]
         self.role_names = tuple(names[role] for role in kept)
         self.role_labels = self.role_symbols = tuple(labels[role] for role in kept)
-        self.answer_roles = (len(kept) - 1,)
+        self.scored_roles = (len(kept) - 1,)
 
     def _tokens(self, pair: Pair) -> tuple[text_task.Tokens, list[int]]:
         """Tokenize a prompt, without roles, and its counterfactual."""
@@ -310,7 +310,7 @@ class SpelledTask(PairsTask):
         self.answer, self.n_behind = list(answer), len(answer) - 1
         super().__init__(pairs, tokenizer)
         n_roles = len(self.role_names)
-        self.answer_roles = tuple(range(n_roles - len(answer), n_roles))
+        self.scored_roles = tuple(range(n_roles - len(answer), n_roles))
 
     def _tokens(self, pair: Pair) -> tuple[text_task.Tokens, list[int]]:
         clean, corrupt = super()._tokens(pair)

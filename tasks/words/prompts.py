@@ -14,7 +14,7 @@ import torch
 from retrieval_interp.tasks.graph import path_graph
 from retrieval_interp.tasks.messages import InputError
 from retrieval_interp.tasks.sampling import Split, check_draw
-from retrieval_interp.tasks.structured import check_fields, number
+from retrieval_interp.tasks.structured import check_fields, number_field
 from retrieval_interp.tasks.task import Batch, role_name
 from retrieval_interp.tasks.words import names
 from retrieval_interp.tasks.words.text_task import (
@@ -112,8 +112,8 @@ class EquationsPrompt(LinearPrompt):
     section 4.
     """
 
-    steps: int = number(5, least=1, most=_MOST)
-    chains: int = number(4, least=1, most=_MOST)
+    steps: int = number_field(5, minimum=1, maximum=_MOST)
+    chains: int = number_field(4, minimum=1, maximum=_MOST)
     question: Literal["printed", "short"] = "printed"
 
     name: ClassVar[str] = "equations"
@@ -135,8 +135,8 @@ class EquationsPrompt(LinearPrompt):
 class LivesWithPrompt(LinearPrompt):
     """Lives-with (F2): the city of somebody who lives with somebody who lives with ..."""
 
-    steps: int = number(5, least=1, most=_MOST)
-    chains: int = number(4, least=1, most=_MOST)
+    steps: int = number_field(5, minimum=1, maximum=_MOST)
+    chains: int = number_field(4, minimum=1, maximum=_MOST)
 
     name: ClassVar[str] = "lives-with"
     ask = "Where does {s0} live? Say directly only the name of the city, without any other words."
@@ -163,7 +163,7 @@ _VERBS = (  # of pair 1 .. 5, and the endings of a thing and of its people
 class KingdomsPrompt(LinearPrompt):
     """Kingdoms (F3): who has a disease that a substance causes that a food contains that ..."""
 
-    chains: int = number(4, least=1, most=_MOST)
+    chains: int = number_field(4, minimum=1, maximum=_MOST)
 
     name: ClassVar[str] = "kingdoms"
     steps = 5
@@ -195,7 +195,7 @@ class FunctionsPrompt(Prompt):
     and as many aliases for them and variables for their arguments.
     """
 
-    chains: int = number(4, least=1, most=100)
+    chains: int = number_field(4, minimum=1, maximum=100)
 
     name: ClassVar[str] = "functions"
 
@@ -254,7 +254,7 @@ class RelativesPrompt(Prompt):
     professions and relations, and chains^2 relatives, each of whom lives in a different country.
     """
 
-    chains: int = number(4, least=1, most=len(names.RELATIONS))
+    chains: int = number_field(4, minimum=1, maximum=len(names.RELATIONS))
 
     name: ClassVar[str] = "relatives"
 

@@ -160,7 +160,7 @@ class TextTask(AnswerTask):
     def __init__(self, roles: Sequence[str], tokenizer: Any):
         super().__init__(tokenizer)
         self.roles = self.role_names = self.role_labels = self.role_symbols = tuple(roles)
-        self.answer_roles = (self.roles.index(END),)
+        self.scored_roles = (self.roles.index(END),)
 
     def question(self, index: int, seed: int = 0, split: Split = "train") -> Question:
         """Make one question of a seed and split."""
