@@ -91,7 +91,7 @@ def check_losses(losses: Any, batch: Batch) -> None:
 
 
 def check_answers(task: Task, batch: Batch, outputs: Tensor) -> None:
-    """Check that a task's losses need the outputs at its answer roles alone."""
+    """Check that a task's losses need the outputs at its scored roles alone."""
     example = batch[:1]
     positions = example.roles[:, :, list(task.scored_roles)].flatten(1).clamp(min=0)
     n_positions = example.inputs.shape[1]

@@ -101,7 +101,7 @@ def noting(model: HookedModel, *names: str) -> Iterator[dict[str, dict[int, Tens
 def answer_hooks(
     model: HookedModel, batch: Batch, scored_roles: tuple[int, ...]
 ) -> list[tuple[str, Callable[..., Tensor]]]:
-    """Return hooks that keep only the answer roles' positions before logits are computed.
+    """Return hooks that keep only the scored roles' positions before logits are computed.
 
     For an absent role some position is kept, which `Task.answers` leaves out. There are no hooks if
     there are as many answers as positions: `Task.answers` could not tell them from whole sequences.

@@ -263,7 +263,7 @@ class HookBase:
 class HookRuns:
     """Runs of a hooked model on a batch, from the first layer that differs from a base.
 
-    If the task has answer roles, logits are computed at these only; with a large vocabulary all
+    If the task has scored roles, logits are computed at these only; with a large vocabulary all
     would fill the memory.
     """
 

@@ -115,17 +115,17 @@ def role_mean(attention: Float[Tensor, "dest src"]) -> RoleMean:
 
 @torch.no_grad()
 def mean_patterns(model: HookedModel, batch: Batch) -> Float[Tensor, "layer head dest src"]:
-    """Return mean attention by position, over examples where it counts (`_counts`).
+    """Return mean attention by position, over examples where it counts (`_counted_positions`).
 
     Positions count from the first that is no padding.
     """
     causal, total = hooks.is_causal(model, batch), list[Tensor]()
     for part in _small_batches(model, batch):
-        weights = _counts(part, causal)[:, None, :, None]
+        weights = _counted_positions(part, causal)[:, None, :, None]
         patterns = read_patterns(model, part, Tensor.float)
         sums = [_from_start(pattern * weights, part, (2, 3)).sum(0) for pattern in patterns]
         total = [a + b for a, b in zip(total, sums)] if total else sums
-    count = _from_start(_counts(batch, causal), batch, (1,)).sum(0)
+    count = _from_start(_counted_positions(batch, causal), batch, (1,)).sum(0)
     return torch.stack(total) / count.clamp(min=1)[None, None, :, None]
 
 
@@ -144,7 +144,7 @@ class Overlap(NamedTuple):
     distance.
     """
 
-    mean: float  # over the positions that count (`_counts`)
+    mean: float  # over the positions that count (`_counted_positions`)
     by_role: Float[Tensor, " role"]  # mean over the positions of each role; 0 if it is absent
 
 
@@ -164,11 +164,11 @@ def overlaps(
                 pattern = patterns[head.layer][:, head.head]
                 rule = kept.of(mechanism, head.layer)
                 overlap = torch.minimum(pattern, rule).sum(-1)
-                means[head][index] += float((overlap * _counts(part, causal)).sum())
+                means[head][index] += float((overlap * _counted_positions(part, causal)).sum())
                 there = overlap.gather(1, positions.clamp(min=0)).masked_fill(positions < 0, 0.0)
                 of_roles = there.view_as(part.roles).sum((0, 1)).cpu()
                 by_role[head][index] = by_role[head][index] + of_roles
-    count = float(_counts(batch, causal).sum()) or 1.0
+    count = float(_counted_positions(batch, causal).sum()) or 1.0
     present = (roles >= 0).sum((0, 1)).clamp(min=1).cpu()
     return {
         head: [Overlap(mean / count, of / present) for mean, of in zip(means[head], by_role[head])]
@@ -186,12 +186,12 @@ def attention_to(
 
     With a the attention of a position to its targets and u their share of all that it may see, the
     mean of (a - u) / (1 - u) over positions that have targets and others: 1 if all goes there, 0 as
-    of uniform. NaN where there are none. Positions that are not counted (`_counts`) are left out.
+    of uniform. NaN where there are none. Only `_counted_positions` count.
     """
     size, causal = (len(targets), model.cfg.n_layers), hooks.is_causal(model, batch)
     total, count = torch.zeros(*size, model.cfg.n_heads), torch.zeros(*size, 1)
     for part in _small_batches(model, batch):
-        patterns, asked = read_patterns(model, part, Tensor.float), _counts(part, causal)
+        patterns, asked = read_patterns(model, part, Tensor.float), _counted_positions(part, causal)
         for layer, positions in enumerate(hooks.positions_by_layer(model, part)):
             for number, targets_of in enumerate(targets):
                 there = (targets_of(positions) & positions.allowed).tril(-1)
@@ -245,7 +245,7 @@ def _value_weights(circuit: Circuit, layer: int, pattern: Tensor, batch: Batch) 
     return pattern
 
 
-def _counts(batch: Batch, causal: bool) -> Float[Tensor, "batch pos"]:
+def _counted_positions(batch: Batch, causal: bool) -> Float[Tensor, "batch pos"]:
     """Return 1 at positions that count, 0 at padding and, if causal, after all roles."""
     last = batch.roles.flatten(1).amax(1, keepdim=True)
     counts = torch.arange(batch.inputs.shape[1], device=last.device) <= last

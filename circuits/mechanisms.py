@@ -113,7 +113,7 @@ class Mechanism:
     paths: tuple[RolePath, ...] = ()  # sorted
 
     def with_paths(self, paths: Iterable[RolePath]) -> "Mechanism":
-        """Return the mechanism with these paths instead; without paths of its own, one `along`."""
+        """Return the mechanism with these paths; of one that follows none, one-hot or shared."""
         return one_hot_or_shared(paths)
 
     def adding(self, *paths: RolePath) -> "Mechanism":

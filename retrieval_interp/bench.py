@@ -185,7 +185,7 @@ class Workbench:
 
     def _recovered(self) -> str:
         """Say which share of the loss due to the counterfactual the circuit recovers."""
-        lost = self.measured.lost_by_nothing
+        lost = self.measured.lost_with_none_kept
         gap, shown = float(lost.mean()), self.counterfactual_of(0)
         nothing = self.intact_loss + gap
         if gap > 2 * standard_error(lost) and nothing >= self.tolerance:

@@ -100,7 +100,7 @@ class BenchLosses:
         return Step(circuit=circuit, loss=loss, se=standard_error(losses), better=better)
 
     @cached_property
-    def lost_by_nothing(self) -> Float[Tensor, " batch"]:
+    def lost_with_none_kept(self) -> Float[Tensor, " batch"]:
         """By how much the loss rises with all heads patched from the counterfactual prompts."""
         nothing = keep_units(self._plain_scorer.empty_circuit, self._plain_scorer.heads, ())
         losses = self._counterfactual_scorer.losses_by_example(nothing)

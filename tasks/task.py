@@ -118,9 +118,9 @@ class Task:
         return self.example_losses(outputs, batch).mean(dim=0).mean()
 
     def answers(self, outputs: Outputs, batch: Batch) -> Float[Tensor, "batch chain role d_out"]:
-        """Select the outputs at the answer roles; those of absent roles are zeros.
+        """Select the outputs at the scored roles; those of absent roles are zeros.
 
-        `outputs` are those at all positions, or at the answer roles alone, as [chain role].
+        `outputs` are those at all positions, or at the scored roles alone, as [chain role].
         """
         roles = batch.roles[:, :, list(self.scored_roles)]
         if outputs.shape[1] == batch.inputs.shape[1]:

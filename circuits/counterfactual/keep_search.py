@@ -84,7 +84,7 @@ class Recovery:
         What it knows is the intact metric; for a log probability one nat; for a loss, the loss of a
         model that knows nothing minus its own. Two standard errors of the gap, if they are more.
         """
-        task, intact, nothing = self.scorer.task, self.intact, self.none_kept
+        task, intact, none_kept = self.scorer.task, self.intact, self.none_kept
         knows, criterion = abs(float(intact.mean())), "a tenth of what the model knows"
         if isinstance(task, MetricTask) and task.metric_name == PROBABILITY:
             knows, criterion = 1.0, "a tenth of a nat"
@@ -92,7 +92,7 @@ class Recovery:
             scorer = self.scorer
             blind = measure_uninformed(self.model, task.task, self.batch, scorer.losses_by_example)
             knows = blind.loss + float(intact.mean())
-        errors, part = 2 * standard_error(intact - nothing), _LEAST_GAP * knows
+        errors, part = 2 * standard_error(intact - none_kept), _LEAST_GAP * knows
         if self.gap > max(errors, part):
             return
         least_fall, advice = part, "use another counterfactual"
@@ -102,7 +102,7 @@ class Recovery:
         raise InputError(
             f"why: expected a metric that falls by more than {least_fall:.3g}, {criterion}, where "
             f"no head keeps what it does on the prompt, found {float(intact.mean()):.4g} in the "
-            f"intact model and {float(nothing.mean()):.4g}; there is nothing to recover, {advice}"
+            f"intact model and {float(none_kept.mean()):.4g}; there is nothing to recover, {advice}"
         )
 
     def metric(self, circuit: Circuit, as_base: bool = False) -> Float[Tensor, " batch"]:

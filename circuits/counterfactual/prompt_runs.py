@@ -159,7 +159,7 @@ class PromptRuns:
         self.kind = [self.right[0], tokens[0]]
         return WrongAnswer(self.written(tokens), self.probability(tokens), self.rank(tokens[0]))
 
-    # RolePositions
+    # Places
 
     def places(self, place: str) -> list[range]:
         """Return the spans to change: those of `place`, or words but the last (at most 12)."""

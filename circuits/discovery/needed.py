@@ -16,7 +16,7 @@ from retrieval_interp.tasks.structured import check_sampling
 
 Item = TypeVar("Item", bound=Hashable)
 Paths = tuple[HeadPath, ...]
-_WEAKEST = 0.05  # paths with less mean attention are not cut
+_LEAST_ATTENTION = 0.05  # paths with less mean attention are not cut
 
 
 def needed_paths(
@@ -64,7 +64,8 @@ def cut_paths(judge: Judge, heads: Sequence[Head], sets: list[Paths]) -> Iterato
     empty = judge.empty
     if not judge.holds_here(empty):
         return  # no cut can be blamed
-    strong = {head: (judge.attention[head] >= _WEAKEST).nonzero().tolist() for head in heads}
+    is_strong = judge.attention >= _LEAST_ATTENTION
+    strong = {head: is_strong[head].nonzero().tolist() for head in heads}
     present = [HeadPath(head, RolePath(*path)) for head in heads for path in strong[head]]
     yield "ordering paths"
     estimates = judge.estimates_around(empty)

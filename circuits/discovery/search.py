@@ -316,7 +316,7 @@ class Search:
         return missing
 
     def run(self, progress: Progress = no_progress) -> Circuit:
-        """Search to the end, or until it is interrupted; see `discover`."""
+        """Iterate to the end, or until it is interrupted; `progress` only shows it (`discover`)."""
         with suppress(KeyboardInterrupt):
             for _ in progress(self, "searching"):
                 pass
@@ -424,9 +424,9 @@ class _Simplification:
         ]
         self.is_taken_apart = False
 
-    def _search_around(self, local: PlannedSearch) -> Iterator[str]:
+    def _search_around(self, planned: PlannedSearch) -> Iterator[str]:
         """Try candidates around a circuit, and add to the work list what follows from them."""
-        aim, centre, steps = local
+        aim, centre, steps = planned
         holding, centre_holds = self.search.holding, self.search.holds(centre)
         below = min(map(aim.complexity, holding), default=sys.maxsize)
         if (aim.fewest, below, centre) in self.searched:

@@ -49,8 +49,8 @@ from retrieval_interp.tasks import Batch
 # Candidates along paths: which kind, and the least mean attention of a path.
 _THRESHOLDS = [("one-hot", 0.5), ("one-hot", 0.3), ("one-hot", 0.1)]
 _SHARED_THRESHOLDS = [("shared", 0.4), ("shared", 0.25), ("shared", 0.15)]
-_MUCH = 100_000  # more than any circuit costs
-_WEAK = 0.1  # mean attention of a path from which on it may be added to a head
+_DOMINATES = 100_000  # more than any circuit costs
+_LEAST_ATTENTION = 0.1  # mean attention of a path from which on it may be added to a head
 _RULE_SHARE = 0.25  # share of a head's attention that a rule has to explain to be a candidate, ...
 _RULE_IN_ROLE = 0.5  # ... or share of the attention of one of its roles
 _SAME_PREDICTION = 1e-6  # difference of predicted losses that is none
@@ -130,7 +130,7 @@ class Space:
             ]
             every = [IDENTITY, UNIFORM, *(start[head] for start in alike), *from_rules, ORIGINAL]
             self.candidates[head] = sorted(dict.fromkeys(every), key=self._cost)
-            paths = (attention[head] >= _WEAK).nonzero().tolist()
+            paths = (attention[head] >= _LEAST_ATTENTION).nonzero().tolist()
             self.attended[head] = [RolePath(*path) for path in paths]
 
     def aiming(self, fewest: str) -> "Space":
@@ -154,11 +154,12 @@ class Space:
     def complexity_of(self, mechanism: Mechanism) -> int:
         """Return what a head with this mechanism adds to a circuit's complexity."""
         cost = self._cost(mechanism)
-        return cost + _MUCH * (cost > 0) if self.fewest == "heads" else _MUCH * cost + (cost > 0)
+        by_heads = self.fewest == "heads"
+        return cost + _DOMINATES * (cost > 0) if by_heads else _DOMINATES * cost + (cost > 0)
 
     def size(self, complexity: int) -> int:
         """Return cost plus number of useful heads, of a complexity."""
-        return sum(divmod(complexity, _MUCH))
+        return sum(divmod(complexity, _DOMINATES))
 
     def circuit(self, mechanisms: Sequence[Mechanism]) -> Circuit:
         """Return the circuit in which `heads` have these mechanisms."""

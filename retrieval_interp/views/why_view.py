@@ -233,7 +233,7 @@ def draw_lane(
     path, whole = score.path, explanation.levels[-1].kept.share
     dest, src = path.path if path is not None else (answer, None)
     by_where = abs(score.by_attention) > abs(score.by_values)
-    gone = {"where": score.without_attention, "what": score.without_values}
+    without = {"where": score.without_attention, "what": score.without_values}
     return {
         "key": (path or score.unit).text(explanation.task.role_names),
         "head": score.unit.head,
@@ -245,7 +245,7 @@ def draw_lane(
         "side": "where" if by_where else "what",
         "less": by_where and score.looks_less,
         "lost": whole - score.without.share,
-        "bars": {part: whole - left.share for part, left in gone.items() if left is not None},
+        "bars": {part: whole - left.share for part, left in without.items() if left is not None},
     }
 
 
