@@ -70,9 +70,8 @@ def test_circuits_nearby_should_lose_what_is_estimated_or_measured():
         rise = estimates.estimate(circuit).effect
         assert near.loss == pytest.approx(judge.loss(start) + rise, abs=1e-6)
         assert near.complexity == search.complexity(circuit)
-    assert (
-        len(found) > 4 and search.complexity(start) < max(near.complexity for near in found) < limit
-    )
+    largest = max(near.complexity for near in found)
+    assert len(found) > 4 and search.complexity(start) < largest < limit
     start = search.starts[-1]  # of measured patterns, near which are many simpler ones
     nearby = Neighbourhood(search.space, start, judge)
     first = nearby.chain(search.limit, down=True)[0]  # with one head made simpler

@@ -61,11 +61,8 @@ class Atlas:
 
     def served(self, head: Head) -> list[str]:
         """The tasks that lose `least_share` or more without a head, by two standard errors."""
-        return [
-            task
-            for task, lost in self.lost.items()
-            if _matters(lost[head].output, self.least_share)
-        ]
+        least = self.least_share
+        return [task for task, lost in self.lost.items() if _matters(lost[head].output, least)]
 
     def likeness(self, first: str, second: str) -> float:
         """The mean Jaccard index of the heads that matter, between halves of two tasks.

@@ -316,7 +316,7 @@ class Search:
         return missing
 
     def run(self, progress: Progress = no_progress) -> Circuit:
-        """Iterate to the end, or until it is interrupted; `progress` only shows it (`discover`)."""
+        """Iterate over the search to its end, or until it is interrupted; see `discover`."""
         with suppress(KeyboardInterrupt):
             for _ in progress(self, "searching"):
                 pass

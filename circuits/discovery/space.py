@@ -303,9 +303,9 @@ class Neighbourhood:
     def around(self, below: int = 0) -> list[Predicted]:
         """Find circuits with low predictions by a beam search, the lowest loss first.
 
-        They are at most as complex as the start, or less than `below` if that is more. In each step
-        the best of each complexity are changed once; of circuits with the same loss only the
-        simplest is kept.
+        They are at most as complex as the start, or less complex than `below` if that allows more.
+        In each step the best of each complexity are changed once; of circuits with the same loss
+        only the simplest is kept.
         """
         highest = max(int(self.start.complexities), below - 1)
         beam, beams = self.start, [self.start]
@@ -353,7 +353,7 @@ class Neighbourhood:
         states = min(self.effort.states, max(1, affordable))
         width = max(2, states // max(1, len(counts)))
         by_complexity = order.split(counts.tolist())
-        chosen = torch.cat([order[:0], *(of_one[:width] for of_one in by_complexity)])
+        chosen = torch.cat([order[:0], *(equals[:width] for equals in by_complexity)])
         return self.moved(beam, moves, chosen[losses[chosen].argsort()][: 2 * states])
 
     def moves(self, beam: Beam) -> Moves:
