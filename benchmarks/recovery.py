@@ -3,7 +3,7 @@
     python benchmarks/recovery.py [--models 60] [--json FILE]
     python benchmarks/recovery.py --redundant --models 24
 
-Models are compiled from random matching heads (docs/guide/discovery.md); the compiler knows what
+Models are compiled from random matching heads (docs/search-quality.md); the compiler knows what
 the output depends on. Circuits that differ from it are equivalent if they deliver every answer by
 information flow and keep the loss low on other examples. If a head is halved, two heads share its
 work and the true circuit is not unique. With --redundant two or three heads share the first rule,

@@ -267,9 +267,9 @@ class HookRuns:
     would fill the memory.
     """
 
-    def __init__(self, model: HookedModel, batch: Batch, answers: tuple[int, ...] = ()):
+    def __init__(self, model: HookedModel, batch: Batch, scored_roles: tuple[int, ...] = ()):
         self.model, self.batch = model, batch
-        self.reading = answer_hooks(model, batch, answers)
+        self.reading = answer_hooks(model, batch, scored_roles)
         self.patterns = KeptPatterns(model, batch)
 
     @torch.no_grad()

@@ -32,7 +32,7 @@ from retrieval_interp.tasks import Batch, InputError
 from retrieval_interp.tasks.messages import check_type
 from retrieval_interp.tasks.task import HeadActivations
 
-_KEPT = 64_000_000  # attention weights of patterns that are kept
+_MAX_KEPT_WEIGHTS = 64_000_000  # attention weights of patterns that are kept
 
 
 class KeptPatterns:
@@ -46,7 +46,7 @@ class KeptPatterns:
         positions = self.positions[layer]
         key = mechanism, positions.mask
         if key not in self._kept:
-            if sum(pattern.numel() for pattern in self._kept.values()) > _KEPT:
+            if sum(pattern.numel() for pattern in self._kept.values()) > _MAX_KEPT_WEIGHTS:
                 self._kept.clear()
             self._kept[key] = pattern_of(mechanism, positions)
         return self._kept[key]

@@ -187,12 +187,12 @@ class Workbench:
         """Say which share of the loss due to the counterfactual the circuit recovers."""
         lost = self.measured.lost_with_none_kept
         gap, shown = float(lost.mean()), self.counterfactual_of(0)
-        nothing = self.intact_loss + gap
-        if gap > 2 * standard_error(lost) and nothing >= self.tolerance:
+        none_kept = self.intact_loss + gap
+        if gap > 2 * standard_error(lost) and none_kept >= self.tolerance:
             share = 1 - (self.loss - self.intact_loss) / gap
             return f"{round(share, 2) + 0.0:.0%} of what the counterfactual takes away is recovered"
         return (
-            f"with nothing kept it is {nothing:.4f}, intact {self.intact_loss:.4f}: the "
+            f"with nothing kept it is {none_kept:.4f}, intact {self.intact_loss:.4f}: the "
             "counterfactual takes nothing away that matters"
             f"{shown and f'; of example 0 it is {shown!r}'}"
         )

@@ -102,8 +102,8 @@ class BenchLosses:
     @cached_property
     def lost_with_none_kept(self) -> Float[Tensor, " batch"]:
         """By how much the loss rises with all heads patched from the counterfactual prompts."""
-        nothing = keep_units(self._plain_scorer.empty_circuit, self._plain_scorer.heads, ())
-        losses = self._counterfactual_scorer.losses_by_example(nothing)
+        none_kept = keep_units(self._plain_scorer.empty_circuit, self._plain_scorer.heads, ())
+        losses = self._counterfactual_scorer.losses_by_example(none_kept)
         return losses - self.intact_by_example
 
     @cached_property

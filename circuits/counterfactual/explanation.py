@@ -112,7 +112,7 @@ class Explanation:
     needed: tuple[Needed, ...]  # in the intact model
     circuit: Circuit  # of the last level
     decided_on: int  # examples
-    on_the_same: bool  # whether it was found and measured on the same examples
+    on_the_same_examples: bool  # whether it was found and measured on the same examples
     runs: int  # of all prompts; those of 8 or 16 come on top
     unfinished: str  # why the search ended early, or found no more levels
     question: PromptQuestion | None = None  # of a single prompt: which word its answer depends on
@@ -125,7 +125,7 @@ class Explanation:
         return sorted(pairs, key=lambda pair: pair[1].when_cut - pair[1].attention)
 
     @property
-    def first_units(self) -> list[UnitScore]:
+    def important_units(self) -> list[UnitScore]:
         """The units that change the recovered share by at least 0.01, most important first."""
         if not self.levels:
             return []
@@ -186,7 +186,7 @@ def explain(
         task=task.task,
         batch=batch,
         counterfactual=counterfactual,
-        on_the_same=same_prompts and torch.equal(decided.inputs, batch.inputs),
+        on_the_same_examples=same_prompts and torch.equal(decided.inputs, batch.inputs),
         patch=search.patch,
         metric_name=task.metric_name,
         keep=search.keep,

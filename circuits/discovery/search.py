@@ -494,12 +494,12 @@ def candidates(nearby: Neighbourhood, below: int, largest: int) -> list[Circuit]
 
     around = filter(is_simpler, nearby.around(below if judge.holding else 0))
     untried = [p for p in around if nearby.circuit_of(p) not in judge.decided]
-    chain = nearby.chain(limit, down=centre_holds)
-    ends = [len(chain) >> halved for halved in range(len(chain).bit_length())]
+    greedy = nearby.greedy_changes(limit, down=centre_holds)
+    ends = [len(greedy) >> halved for halved in range(len(greedy).bit_length())]
     holding = [predicted for predicted in untried if predicted.loss < limit]
     holding.sort(key=lambda predicted: predicted.complexity)
     others = effort.others if centre_holds else effort.others_far
-    chosen = [chain[end - 1] for end in ends if is_simpler(chain[end - 1])]
+    chosen = [greedy[end - 1] for end in ends if is_simpler(chain[end - 1])]
     chosen += [*holding[: effort.predicted_to_hold], *untried[:others]]
     chosen.sort(key=lambda predicted: (predicted.complexity, predicted.loss))
     return list(dict.fromkeys(map(nearby.circuit_of, chosen)))

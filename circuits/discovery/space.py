@@ -322,7 +322,7 @@ class Neighbourhood:
         reached = Beam(*map(torch.cat, zip(*beams[1:] or beams)))
         return reached.pick(_simplest(reached.losses, reached.complexities)).listed()
 
-    def chain(self, limit: float, down: bool) -> list[Predicted]:
+    def greedy_changes(self, limit: float, down: bool) -> list[Predicted]:
         """Follow the best change from circuit to circuit, and return all on the way.
 
         With `down` they become ever simpler while the predicted loss stays below `limit`; otherwise

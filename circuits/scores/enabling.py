@@ -102,10 +102,10 @@ class AttentionComparison:
     """The attention of a model with a circuit in place, compared with that under other circuits."""
 
     def __init__(
-        self, model: HookedModel, batch: Batch, circuit: Circuit, answers: tuple[int, ...] = ()
+        self, model: HookedModel, batch: Batch, circuit: Circuit, scored_roles: tuple[int, ...] = ()
     ):
         self.model, self.batch = model, batch
-        self.runs = HookRuns(model, batch, answers)
+        self.runs = HookRuns(model, batch, scored_roles)
         with hooks.noting(model, *_NOTED) as self.before:
             self.base = self.runs.base(circuit)
 

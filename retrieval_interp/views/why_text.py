@@ -30,7 +30,7 @@ def why_text(explanation: Explanation, width: int | None = None) -> str:
     if explanation.levels:
         rows = [LEVEL_HEADER, *level_rows(explanation)]
         lines += ["", *(f"{a:6} {b:>5} {c:>13} {d:>14}" for a, b, c, d in rows), ""]
-    described = explanation.first_units[:_DESCRIBED_UNITS]
+    described = explanation.important_units[:_DESCRIBED_UNITS]
     lines += [unit_text(explanation, score) for score in described]
     if rest := len(explanation.units) - len(described):
         lines.append(f"{counted(rest, 'more unit')} that matter{'s' * (rest == 1)} less.")
@@ -42,10 +42,10 @@ def why_text(explanation: Explanation, width: int | None = None) -> str:
 
 def finding(explanation: Explanation, question: PromptQuestion | None = None) -> list[str]:
     """Sum up the result in a few sentences, with those of the question if it is given."""
-    intact, nothing, lines = explanation.intact.mean, explanation.none_kept.mean, list[str]()
+    intact, none_kept, lines = explanation.intact.mean, explanation.none_kept.mean, list[str]()
     is_logits = explanation.metric_name == LOGIT_DIFFERENCE
-    if is_logits and intact > 0 and intact - nothing < _WEAK_EFFECT * intact:
-        part = max(0.0, (intact - nothing) / intact)
+    if is_logits and intact > 0 and intact - none_kept < _WEAK_EFFECT * intact:
+        part = max(0.0, (intact - none_kept) / intact)
         lines.append(
             f"Only {part:.0%} of the {explanation.metric_name} depends on what was changed."
         )
@@ -64,7 +64,7 @@ def finding(explanation: Explanation, question: PromptQuestion | None = None) ->
     if len(explanation.batch) == 1:
         tokens = explanation.task.position_labels(explanation.counterfactual, 0)
         lines.append(f"The counterfactual is: {' '.join(tokens)}.")
-    if explanation.on_the_same:
+    if explanation.on_the_same_examples:
         lines.append("It was found and measured on the same prompt.")
     return lines
 
@@ -98,18 +98,18 @@ def question_text(question: PromptQuestion) -> list[str]:
 def _metric_drop(explanation: Explanation, examples: str) -> str:
     """Say how far the metric falls when all heads are patched."""
     metric, patch = explanation.metric_name, explanation.patch
-    intact, nothing = explanation.intact.mean, explanation.none_kept.mean
+    intact, none_kept = explanation.intact.mean, explanation.none_kept.mean
     corrupted = explanation.corrupted.mean
     sign = -1 if metric == explanation.task.loss_name else 1
     text = (
-        f"The {metric} is {sign * intact:.2f} on {examples}, and {sign * nothing:.2f} "
+        f"The {metric} is {sign * intact:.2f} on {examples}, and {sign * none_kept:.2f} "
         f"where all heads {_PATCHED[patch]}."
     )
     if intact < 0 and metric == LOGIT_DIFFERENCE:
         text += " The model prefers a wrong answer."
-    if nothing >= intact:
+    if none_kept >= intact:
         return f"{text} So nothing is lost on these examples, and the shares mean nothing."
-    changed, by_heads = intact - corrupted, intact - nothing
+    changed, by_heads = intact - corrupted, intact - none_kept
     if patch == "z" and changed > 0 and by_heads < 0.9 * changed:
         text += (
             f" On the counterfactual prompts themselves it is {sign * corrupted:.2f}: "
@@ -135,7 +135,7 @@ def _recovered(explanation: Explanation) -> str:
     names = explanation.task.role_names
     first = [
         f"{score.unit.text(names)} (without it {_percent(score.without.share)})"
-        for score in explanation.first_units[:_NAMED_UNITS]
+        for score in explanation.important_units[:_NAMED_UNITS]
     ]
     return f"{text}{': most by ' if first else ''}{listed(first, 'and')}."
 

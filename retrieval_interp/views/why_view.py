@@ -81,7 +81,7 @@ def why_view(
         for head in sorted({score.unit.head for score in explanation.units})
     }
     units = sorted(explanation.units, key=lambda score: score.without.share)
-    first = explanation.first_units[:_FIRST] or units[:1]
+    first = explanation.important_units[:_FIRST] or units[:1]
     parts = [first, units] if len(first) < len(units) else [units]
     html = render(
         "why.html",
