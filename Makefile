@@ -1,7 +1,7 @@
 # make demo   install, then find the circuit of the shipped checkpoint (offline after installing)
 # make test   install, then lint, type check and run the tests
-#             (test-all: also those that take long or start a cluster, and, in .venv-4, those
-#             that need no HookedTransformer with TransformerLens 4;
+#             (test-all: also those that take long or start a cluster, and, in .venv-4, the fast
+#             ones with TransformerLens 4;
 #             BROWSER=install also installs Debian's chromium for the browser tests)
 # make docs   build the pages with the API reference into site/ (offline after installing)
 # make gallery  draw the pictures of docs/gallery.md again (needs chromium; 4 minutes, and 20 more
@@ -29,12 +29,10 @@ test: $(INSTALLED) chromium
 test-all: $(INSTALLED) chromium test-4
 	$(PYTEST)
 
-# The lock of requirements is the same but for TransformerLens.
-HOOKED := tests.(models|naive|texts|random_heads|built_by_hand|pretended_gpu)|transformer_lens
-HOOKED := $(HOOKED)|models.transformer|(from|import) examples|run_with_hooks|W_K
+# The lock of requirements is the same but for TransformerLens. Tests of HookedTransformer are skipped.
 test-4: $(VENV)-4/.installed
 	OMP_WAIT_POLICY=PASSIVE $(VENV)-4/bin/python -m pytest -n auto --maxprocesses 4 \
-	  --dist loadfile -m 'not slow and not cluster' $$(grep -LE '$(HOOKED)' tests/test_*.py)
+	  --dist loadfile -m 'not slow and not cluster'
 
 $(VENV)-4/.installed: pyproject.toml constraints.txt
 	test -x $(VENV)-4/bin/python || $(PYTHON) -m venv $(VENV)-4

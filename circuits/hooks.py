@@ -1,5 +1,6 @@
 """What a hooked model is, and helpers for any: its hook points, positions, parts and runs."""
 
+import warnings
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -224,7 +225,9 @@ def probed(model: HookedModel, batch: Batch) -> Probed:
 
     places = ("hook_q", zero), ("hook_k", zero), ("hook_pattern", hide), ("hook_z", note)
     hooks = [hook for place in places for hook in in_all_layers(model, *place)]
-    with measuring(model, alone=True), hooked(model, hooks):
+    with measuring(model, alone=True), hooked(model, hooks), warnings.catch_warnings():
+        # TransformerLens 4 says that a pattern is shown too late, which is what is measured here.
+        warnings.filterwarnings("ignore", "A hook on .* returned a modified tensor", UserWarning)
         model(batch.inputs[:1], return_type=None)
     causal = getattr(model.cfg, "attention_dir", "causal") == "causal"
     if is_hooked_transformer(model) and causal and not all(m.causal for m in masks.values()):

@@ -27,8 +27,9 @@ import retrieval_interp as ri
 import torch
 from retrieval_interp.circuits.circuit import Circuit
 from retrieval_interp.circuits.flow import causal_depth
+from retrieval_interp.circuits.hooks import HookedModel
 from retrieval_interp.circuits.mechanisms import UNIFORM, OneHot
-from retrieval_interp.circuits.models.transformer import HookedTransformerConfig, VectorTransformer
+from retrieval_interp.circuits.models.plain import hooked_model, plain_transformer
 from retrieval_interp.circuits.paths import Head, HeadPath, RolePath
 from retrieval_interp.tasks import InputError, RetrievalTask
 
@@ -130,7 +131,7 @@ class Compiled:
         idle: the heads of the model that do nothing.
     """
 
-    model: VectorTransformer
+    model: HookedModel
     task: RetrievalTask
     circuit: Circuit
     carrying: frozenset[HeadPath]
@@ -197,48 +198,44 @@ def _build(
     slots: tuple[Slot, ...],
     n_layers: int,
     n_heads: int,
-) -> VectorTransformer:
+) -> HookedModel:
     dim = task.dim
     eye = torch.eye(dim)
     unit = {"x": eye, "p": eye * (2 / dim)}  # encodings have length sqrt(dim / 2), tokens 1
     rows = {slot: slice(i * dim, (i + 1) * dim) for i, slot in enumerate(slots)}
-    cfg = HookedTransformerConfig(
+    d_head = max(2, *(len(head.copy) for head in heads)) * dim
+    model = plain_transformer(
+        reads_vectors=True,
+        normalization_type=None,
         n_layers=n_layers,
         n_heads=n_heads,
         d_model=len(slots) * dim,
-        d_head=max(2, *(len(head.copy) for head in heads)) * dim,
+        d_head=d_head,
         n_ctx=task.n_positions,
         d_vocab=task.d_in,
         d_vocab_out=task.d_out,
         attn_only=True,
-        normalization_type=None,
-        use_attn_scale=False,
-        init_weights=False,
-        default_prepend_bos=False,
-        device="cpu",
     )
-    model = VectorTransformer(cfg)
-    for parameter in model.parameters():
-        parameter.zero_()
     model.embed.W_E[:dim, rows[TOKEN]] = eye
     model.embed.W_E[dim:, rows[PAIR]] = eye
     for column, i in enumerate(task.asked_nodes):
         model.unembed.W_U[rows[Slot("x", i)], column * dim : (column + 1) * dim] = eye
 
+    beta = BETA * d_head**0.5  # scores are divided by this root
     for head in heads:
         attention = model.blocks[head.layer].attn
         w_q, w_k, w_v, w_o = (
             getattr(attention, name)[head.head] for name in ("W_Q", "W_K", "W_V", "W_O")
         )
-        w_q[rows[head.query], :dim] = BETA * unit[head.query.vector]
+        w_q[rows[head.query], :dim] = beta * unit[head.query.vector]
         w_k[rows[head.key], :dim] = eye
         if head.avoid is not None:
-            w_q[rows[head.avoid], dim : 2 * dim] = -BETA * PENALTY * unit[head.avoid.vector]
+            w_q[rows[head.avoid], dim : 2 * dim] = -beta * PENALTY * unit[head.avoid.vector]
             w_k[rows[head.avoided], dim : 2 * dim] = eye
         for i, (source, dest) in enumerate(head.copy):
             w_v[rows[source], i * dim : (i + 1) * dim] = eye
             w_o[i * dim : (i + 1) * dim, rows[dest]] += head.scale * eye
-    return model
+    return hooked_model(model).eval()
 
 
 class Symbol(NamedTuple):

@@ -3,20 +3,29 @@
 import warnings
 from functools import partial
 
+import pytest
 import torch
 import torch.nn.functional as F
 import transformers
-from transformer_lens import HookedTransformer, HookedTransformerConfig
 from transformer_lens.config import TransformerBridgeConfig
 from transformer_lens.model_bridge.bridge import TransformerBridge
 
 import retrieval_interp as ri
-from retrieval_interp.circuits.models.transformer import VectorTransformer
+from retrieval_interp.circuits.models.plain import has_hooked_transformer, plain_transformer
+from retrieval_interp.circuits.models.plain import hooked_model as hooked_copy
+from retrieval_interp.tasks.sampling import SPLITS
 from tests.texts import sentence_tokenizer
+
+needs_hooked_transformer = pytest.mark.skipif(
+    not has_hooked_transformer(), reason="TransformerLens 4 has no HookedTransformer"
+)
 
 
 def stock_transformer(tokenizer=None, **cfg):
-    """A HookedTransformer as it is, here and in benchmarks/."""
+    """A HookedTransformer as it is, here and in benchmarks/; TransformerLens 4 has none."""
+    pytest.importorskip("transformer_lens.HookedTransformer")
+    from transformer_lens import HookedTransformer, HookedTransformerConfig
+
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "HookedTransformer is deprecated", DeprecationWarning)
         return HookedTransformer(HookedTransformerConfig(**cfg), tokenizer).eval()
@@ -58,19 +67,17 @@ def bridge_of(model):
 
 
 def without_norms(n_layers=3, n_ctx=15):
-    cfg = HookedTransformerConfig(
-        n_layers=n_layers, n_heads=2, d_model=16, d_head=8, n_ctx=n_ctx, d_vocab=8, d_vocab_out=8,
-        attn_only=True, act_fn="gelu_new", normalization_type=None, device="cpu", seed=0,
-    )  # fmt: skip
-    return VectorTransformer(cfg)
+    sizes = {"n_layers": n_layers, "n_heads": 2, "d_model": 16, "d_head": 8, "n_ctx": n_ctx}
+    plain = plain_transformer(True, None, **sizes, d_vocab=8, d_vocab_out=8, attn_only=True)
+    return hooked_copy(randomize(plain, seed=1))
 
 
-def randomize(model):
+def randomize(model, seed=0):
     """Weights in which biases and layer norms matter too."""
-    generator = torch.Generator().manual_seed(0)
+    generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            if name != "pos_embed.W_pos":
+            if "pos" not in name:
                 parameter.add_(0.2 * torch.randn(parameter.shape, generator=generator))
     return model
 
@@ -82,8 +89,7 @@ class Lookup(ri.Task):
     loss_name = "cross entropy"
 
     def sample(self, n, seed=0, device="cpu", split="train", start=0):
-        splits = ["train", "validation", "discovery", "test"]
-        generator = torch.Generator().manual_seed(4 * seed + splits.index(split))
+        generator = torch.Generator().manual_seed(4 * seed + SPLITS.index(split))
         keys = torch.rand(start + n, 16, generator=generator)[start:]
         words = keys[:, :12].argsort(1)[:, :8]
         key = 2 * keys[:, 12:].argsort(1)

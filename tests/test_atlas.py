@@ -4,6 +4,7 @@ import pytest
 import torch
 
 import retrieval_interp as ri
+from tests.models import needs_hooked_transformer
 
 
 @pytest.fixture(scope="module")
@@ -11,6 +12,7 @@ def atlas(small):
     return ri.atlas(small.model, {"one": small.task, "again": small.task}, max_heads=4)
 
 
+@needs_hooked_transformer  # whose names of hooks are used
 @torch.no_grad()
 def test_what_is_lost_is_as_by_plain_hooks(small, atlas):
     model, task = small.model, small.task

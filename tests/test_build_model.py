@@ -4,18 +4,21 @@ import copy
 
 import pytest
 import torch
-from transformer_lens.components.attention import Attention
-from transformer_lens.components.transformer_block import TransformerBlock
 
 import retrieval_interp as ri
-from tests.models import randomize
+from retrieval_interp.model import initial_weights
+from tests.models import needs_hooked_transformer, randomize
 
 
+@needs_hooked_transformer
 @pytest.mark.parametrize("compiling", [True, False])
 @pytest.mark.parametrize("mlp", [True, False])
 def test_our_block_equals_the_stock_block_and_fires_the_same_hooks(
     task, mlp, compiling, monkeypatch
 ):
+    from transformer_lens.components.attention import Attention
+    from transformer_lens.components.transformer_block import TransformerBlock
+
     monkeypatch.setattr(torch.compiler, "is_compiling", lambda: compiling)
     model = randomize(ri.build_model(ri.ModelConfig(2, 2, 16, mlp=mlp), task))
     stock = copy.deepcopy(model)
@@ -58,7 +61,7 @@ def test_the_same_seed_gives_the_same_weights_and_leaves_the_random_state_alone(
 def test_linear_init_is_that_of_pytorchs_linear_layers():
     """Every weight against a torch.nn.Linear of its sizes; heads together are one linear layer."""
     task, config = ri.RetrievalTask(), ri.ModelConfig(layers=1, heads=4, d_model=64)
-    weights = dict(ri.build_model(config, task, seed=1, init="linear").named_parameters())
+    weights = dict(initial_weights(config, task, 1, "linear").named_parameters())
     sizes = {
         "embed.W_E": (task.d_in, 64),
         "unembed.W_U": (64, task.d_out),

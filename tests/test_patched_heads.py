@@ -14,6 +14,7 @@ from retrieval_interp.circuits.counterfactual.units import (
     patching_part,
     prompts_at_once,
 )
+from retrieval_interp.tasks.sampling import SPLITS
 from tests.models import FAMILIES, untrained_bridge
 from tests.texts import byte_pairs
 
@@ -33,7 +34,7 @@ class Ending(ri.Task):
         self.n_words = model.cfg.d_vocab
 
     def sample(self, n, seed=0, device="cpu", split="train", start=0):
-        draw = torch.Generator().manual_seed(1000 * seed + ["train", "test"].index(split))
+        draw = torch.Generator().manual_seed(4 * seed + SPLITS.index(split))
         tokens = torch.randint(5, self.n_words, (n, 9), generator=draw)
         return ri.Batch(tokens, tokens[:, :1], torch.tensor([[8, 2, 5]]).repeat(n, 1, 1))
 

@@ -141,13 +141,14 @@ def test_the_command_writes_rows_that_plot_reads(run_command_in_process, tmp_pat
     done = run_command_in_process("llm", *score)
     assert done.returncode == 2 and "at most the model's 64 tokens, found" in done.stderr
     config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps({**config, "max_position_embeddings": 999}))
-    score = (*score, "--steps", 1, 2, "--json", rows, "--out", tmp_path / "figure.html")
-    done = run_command_in_process("llm", *score)
+    (folder / "config.json").write_text(json.dumps({**config, "max_position_embeddings": 1999}))
+    files = "--json", rows, "--out", tmp_path / "figure.html"
+    done = run_command_in_process("llm", *score, *files, "--steps", 1, 2, "--solved", 1)
     assert (done.returncode, done.stderr) == (0, "") and (tmp_path / "figure.html").exists()
     data = json.loads(rows.read_text())
-    asked = [(row["formulation"], row["steps"], row["questions"]) for row in data["rows"]]
-    assert asked == [("equations", 1, 8), ("equations", 2, 8), ("kingdoms", None, 8)]
+    keys = "formulation", "steps", "solved", "questions"
+    asked = [[row[key] for key in keys] for row in data["rows"]]
+    assert asked == [["equations", 1, 1, 8], ["equations", 2, 1, 8], ["kingdoms", None, 1, 8]]
     assert not undocumented(data["rows"], "llm")
     again = run_command_in_process("llm", "plot", rows)
     assert again.stdout == done.stdout.split("numbers:")[0]

@@ -13,7 +13,9 @@ import torch
 
 import retrieval_interp as ri
 from retrieval_interp.circuits.hooks import is_hooked_transformer
-from tests.models import bridge_weights
+from tests.models import bridge_weights, needs_hooked_transformer
+
+pytestmark = needs_hooked_transformer
 
 
 @contextmanager

@@ -301,6 +301,7 @@ def test_another_half_of_the_pairs_is_reported(llama):
 
 def test_the_command_explains(run_command_in_process, tmp_path, undocumented):
     argv = ["--model", "small", "--examples", "16", "--controls", "2", "--json", "why.json"]
+    argv += ["--graph", "graph.json"]
     done = run_command_in_process("why", *argv, "--report", "why.html", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     data = json.loads((tmp_path / "why.json").read_text())
@@ -309,6 +310,8 @@ def test_the_command_explains(run_command_in_process, tmp_path, undocumented):
     assert data["levels"][-1]["units"] == ["L2.H0 s0<-s2", "L4.H0 s0<-s4"]
     assert data["units"][0]["enables"][0]["path"] == "L4.H0 s0<-s4"
     assert data["needed"] == [["L2.H0 s0<-s2"], ["L4.H0 s0<-s4"]]
+    nodes = json.loads((tmp_path / "graph.json").read_text())["nodes"]
+    assert nodes["a2.h0"]["in_graph"] and not nodes["a1.h0"]["in_graph"]
     assert "L2.H0" in done.stdout and (tmp_path / "why.html").exists()
 
 

@@ -499,7 +499,7 @@ def candidates(nearby: Neighbourhood, below: int, largest: int) -> list[Circuit]
     holding = [predicted for predicted in untried if predicted.loss < limit]
     holding.sort(key=lambda predicted: predicted.complexity)
     others = effort.others if centre_holds else effort.others_far
-    chosen = [greedy[end - 1] for end in ends if is_simpler(chain[end - 1])]
+    chosen = [greedy[end - 1] for end in ends if is_simpler(greedy[end - 1])]
     chosen += [*holding[: effort.predicted_to_hold], *untried[:others]]
     chosen.sort(key=lambda predicted: (predicted.complexity, predicted.loss))
     return list(dict.fromkeys(map(nearby.circuit_of, chosen)))

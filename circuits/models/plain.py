@@ -40,14 +40,19 @@ class LayerNorm(Weights):
         self.eps = cfg.eps
 
 
+def layer_norm(cfg: Any) -> nn.Module:
+    """The layer norm of a config, which may have none."""
+    return LayerNorm(cfg) if cfg.normalization_type else nn.Identity()
+
+
 class Block(nn.Module):
-    """Attention, and an MLP if the model has one, both behind layer norms."""
+    """Attention, and an MLP if the model has one, both behind layer norms if it has these."""
 
     def __init__(self, cfg: Any):
         super().__init__()
         wide, biases = (cfg.n_heads, cfg.d_model, cfg.d_head), (cfg.n_heads, cfg.d_head)
-        self.ln1 = LayerNorm(cfg)
-        self.ln2 = None if cfg.attn_only else LayerNorm(cfg)
+        self.ln1 = layer_norm(cfg)
+        self.ln2 = None if cfg.attn_only else layer_norm(cfg)
         # In the order of a HookedTransformer, by which its weights are drawn.
         self.attn = Weights(
             W_Q=wide,
@@ -92,7 +97,7 @@ class PlainTransformer(nn.Module):
         self.embed = Weights(W_E=(cfg.d_vocab, cfg.d_model))
         self.pos_embed = Weights(W_pos=(cfg.n_ctx, cfg.d_model))
         self.blocks = nn.ModuleList(Block(cfg) for _ in range(cfg.n_layers))
-        self.ln_final = LayerNorm(cfg)
+        self.ln_final = layer_norm(cfg)
         self.unembed = Weights(W_U=(cfg.d_model, cfg.d_vocab_out), b_U=(cfg.d_vocab_out,))
         if reads_vectors:  # which carry their position
             self.pos_embed.W_pos.requires_grad_(False)
@@ -143,10 +148,12 @@ def has_hooked_transformer() -> bool:
     return int(version("transformer-lens").partition(".")[0]) < 4
 
 
-def plain_transformer(reads_vectors: bool, **sizes: Any) -> PlainTransformer:
+def plain_transformer(
+    reads_vectors: bool, normalization_type: str | None = "LN", **sizes: Any
+) -> PlainTransformer:
     """GPT-2 blocks whose weights are zeros, of sizes by the names of TransformerLens's configs."""
-    common = {"normalization_type": "LN", "positional_embedding_type": "standard"}
-    cfg = _library().make_config(**sizes, **common, default_prepend_bos=not reads_vectors)
+    common = {"default_prepend_bos": not reads_vectors, "positional_embedding_type": "standard"}
+    cfg = _library().make_config(**sizes, **common, normalization_type=normalization_type)
     return PlainTransformer(cfg, reads_vectors)
 
 
