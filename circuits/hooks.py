@@ -197,6 +197,14 @@ def measuring(model: HookedModel, alone: bool = False) -> Iterator[None]:
             point._forward_hooks = hooks
 
 
+@contextmanager
+def late_edits_allowed() -> Iterator[None]:
+    """Ignore TransformerLens 4's warning about edits of patterns that are shown after their use."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "A hook on .* returned a modified tensor", UserWarning)
+        yield
+
+
 class Probed(NamedTuple):
     """What a run with all queries and keys at zero shows of a model (`probed`)."""
 
@@ -225,9 +233,7 @@ def probed(model: HookedModel, batch: Batch) -> Probed:
 
     places = ("hook_q", zero), ("hook_k", zero), ("hook_pattern", hide), ("hook_z", note)
     hooks = [hook for place in places for hook in in_all_layers(model, *place)]
-    with measuring(model, alone=True), hooked(model, hooks), warnings.catch_warnings():
-        # TransformerLens 4 says that a pattern is shown too late, which is what is measured here.
-        warnings.filterwarnings("ignore", "A hook on .* returned a modified tensor", UserWarning)
+    with measuring(model, alone=True), hooked(model, hooks), late_edits_allowed():
         model(batch.inputs[:1], return_type=None)
     causal = getattr(model.cfg, "attention_dir", "causal") == "causal"
     if is_hooked_transformer(model) and causal and not all(m.causal for m in masks.values()):

@@ -20,6 +20,7 @@ from retrieval_interp.circuits.hooks import (
     call_options,
     check_fired,
     hooked,
+    late_edits_allowed,
     measuring,
     noting,
     parts_of,
@@ -107,7 +108,7 @@ def ablated(
         for layer, heads in layers.items()
         for name, function in LayerHooks(layer, heads, patterns, batch, uses_pattern).hooks()
     ]
-    with hooked(model, replacing):
+    with hooked(model, replacing), late_edits_allowed():
         yield model
     for name, _ in replacing:
         if name not in fired:

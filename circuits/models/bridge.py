@@ -23,7 +23,9 @@ class VectorBridge(TransformerBridge):
         self, input: Float[Tensor, "batch pos d_in"], *arguments: Any, **options: Any
     ) -> Any:
         """As TransformerBridge's, which takes floats for embeddings."""
-        return super().forward(embed_vectors(input, self.W_E), *arguments, **options)
+        if options.get("start_at_layer") is None:
+            input = embed_vectors(input, self.W_E)
+        return super().forward(input, *arguments, **options)
 
 
 def make_config(**sizes: Any) -> TransformerBridgeConfig:
