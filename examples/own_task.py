@@ -1,7 +1,7 @@
 """A task and a model of your own: python examples/own_task.py
 
 The task: at every place, say the word three places before. One head is enough. Then three rules of
-your own, of which the search takes the one that the head follows.
+your own, of which the search takes the one that the head follows. Needs TransformerLens 3.9.
 """
 
 import warnings

@@ -100,7 +100,7 @@ class Recovery:
             least_fall, criterion = errors, "two standard errors of the fall"
             advice = "use more prompts or another counterfactual"
         raise InputError(
-            f"why: expected a metric that falls by more than {least_fall:.3g}, {criterion}, where "
+            f"expected a metric that falls by more than {least_fall:.3g}, {criterion}, where "
             f"no head keeps what it does on the prompt, found {float(intact.mean()):.4g} in the "
             f"intact model and {float(none_kept.mean()):.4g}; there is nothing to recover, {advice}"
         )

@@ -279,7 +279,7 @@ def _estimated(
         metric = task.metric(hooks.run_model(model, batch).float(), batch)
     if not metric.requires_grad:
         raise InputError(
-            f"why: expected a metric with a gradient, found that the {task.metric_name} has none"
+            f"expected a metric with a gradient, found that the {task.metric_name} has none"
         )
     layers = range(model.cfg.n_layers)
     slopes = torch.autograd.grad(metric.sum(), [added[n] for n in layers], materialize_grads=True)
