@@ -241,9 +241,9 @@ def shorter(batch, seed):
     [
         ([SENTENCE], {}, "expected a prompt, a task or a list of ri.Pair"),
         (torch.tensor([1, 2]), {}, "expected a prompt, a task or a list of ri.Pair"),
-        (3, {}, "expected a prompt, a task or a list of ri.Pair"),
+        ("a = b", {"answer": 3}, "answer: expected text, found 3"),
         ("a = b", {}, "a model with a tokenizer, found none"),
-        (None, {"keep": 1.0}, "keep: expected a share above 0 and below 1"),
+        ("a = b", {"keep": 1.0}, "keep: expected a share above 0 and below 1"),
         (None, {"counterfactual": shorter}, "expected prompts of the same length and padding"),
     ],
 )

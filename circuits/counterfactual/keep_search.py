@@ -165,6 +165,14 @@ class Recovery:
         return share.share < keep
 
 
+def check_goal(keep: float, upto: str) -> None:
+    """Refuse a share that cannot be recovered, and an unknown last level."""
+    if not 0 < keep < 1:
+        raise InputError(f"keep: expected a share above 0 and below 1, found {keep:g}")
+    if upto not in LEVELS:
+        raise InputError(f"upto: expected one of {', '.join(LEVELS)}, found {upto!r:.40}")
+
+
 class KeepSearch:
     """A search for the units that have to be kept; it runs while it is iterated over.
 
@@ -189,10 +197,7 @@ class KeepSearch:
         patch: Patch = "z",
         counterfactual: Batch | None = None,
     ):
-        if not 0 < keep < 1:
-            raise InputError(f"keep: expected a share above 0 and below 1, found {keep:g}")
-        if upto not in LEVELS:
-            raise InputError(f"upto: expected one of {', '.join(LEVELS)}, found {upto!r:.40}")
+        check_goal(keep, upto)
         seconds, start = math.inf if time is None else time, monotonic()
         self._searching = Deadline(start + _SEARCH_SHARE * seconds)
         self.deadline = Deadline(start + seconds)

@@ -7,7 +7,7 @@ from time import monotonic
 from typing import Any
 
 from retrieval_interp.circuits.counterfactual.explanation import Explanation, explain
-from retrieval_interp.circuits.counterfactual.keep_search import KeepSearch
+from retrieval_interp.circuits.counterfactual.keep_search import KeepSearch, check_goal
 from retrieval_interp.circuits.counterfactual.question import ask
 from retrieval_interp.circuits.counterfactual.units import Metric, MetricTask
 from retrieval_interp.circuits.fits import sample_batch
@@ -81,7 +81,10 @@ def why(
     """
     if patch not in PATCHES:
         raise InputError(f"patch: expected one of {', '.join(PATCHES)}, found {patch!r:.40}")
+    check_goal(keep, upto)
     from_data(int, examples, "examples")
+    for name, text in {"answer": answer, "wrong": wrong, "place": place}.items():
+        from_data(str, text, name)
     start, seconds = monotonic(), math.inf if time is None else time
     if isinstance(what, str) and not isinstance(counterfactual, str):
         with measuring(model):
