@@ -74,7 +74,7 @@ def test_circuits_nearby_should_lose_what_is_estimated_or_measured():
     assert len(found) > 4 and search.complexity(start) < largest < limit
     start = search.starts[-1]  # of measured patterns, near which are many simpler ones
     nearby = Neighbourhood(search.space, start, judge)
-    first = nearby.chain(search.limit, down=True)[0]  # with one head made simpler
+    first = nearby.greedy_changes(search.limit, down=True)[0]  # with one head made simpler
     rise = judge.loss(nearby.circuit_of(first), examples=16) - judge.loss(start, examples=16)
     assert first.loss == pytest.approx(judge.loss(start) + rise, abs=1e-9)
 
