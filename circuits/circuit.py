@@ -168,6 +168,8 @@ class Circuit:
         """
         file: _File = from_data(_File, data, "circuit")
         check_role_names(file.role_names, "circuit")
+        if not all(file.redundant):
+            raise InputError("circuit: redundant: expected sets of paths, found an empty one")
         texts = json.dumps([file.heads, file.enabling, file.redundant])
         mentioned = 1 + max(map(int, re.findall(r"\bs([0-9]{1,6})\b", texts)), default=0)
         names, roles = file.role_names, roles or file.role_names or mentioned

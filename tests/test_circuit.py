@@ -83,6 +83,7 @@ def row(**changes):
             {"heads": [row(mechanism="role-mean")]},
             "expected a weight from 0 to 1 for each of 1 paths of a role-mean",
         ),
+        ({"heads": [], "redundant": [[]]}, "redundant: expected sets of paths, found an empty"),
         ({"heads": [row(), row()]}, "expected every head once, .* found L0.H0 twice"),
         ({"heads": [row(mechanism="hot")]}, "expected the mechanism one-hot, found 'hot'"),
         ({"heads": [row(paths=[["s0", "s9"]])]}, "expected a role from s0 to s6, found 's9'"),

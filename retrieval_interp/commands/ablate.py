@@ -108,7 +108,7 @@ def main(argv: Sequence[str], prog: str = "retrieval-interp ablate") -> None:
 
 
 def _check(options: AblateOptions) -> None:
-    check_outputs(options, Path(options.ckpt), options.circuit)
+    check_outputs(options, options.ckpt, options.task, options.circuit)
     searching = options.one_hot or options.time is not None or options.fewest == "heads"
     if options.circuit is not None and searching:
         raise ri.InputError(

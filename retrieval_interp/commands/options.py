@@ -7,6 +7,7 @@ and their checks, which take no heavy library.
 import argparse
 import dataclasses
 import inspect
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -159,10 +160,10 @@ class SearchCommandOptions(ExampleOptions):
     report: Path | None = dataclasses.field(default=None, metadata=OUTPUT)
 
 
-def check_outputs(options: Any, *inputs: Path | None) -> None:
+def check_outputs(options: Any, *inputs: str | Path | None) -> None:
     """Check that files can be written and differ from each other and from those that are read.
 
-    The files to write are those in fields with `OUTPUT`.
+    The files to write are those in fields with `OUTPUT`; an input may be FILE.py:NAME.
     """
     names = [field.name for field in dataclasses.fields(options) if "output" in field.metadata]
     files = {name: path for name in names if (path := getattr(options, name)) is not None}
@@ -171,5 +172,5 @@ def check_outputs(options: Any, *inputs: Path | None) -> None:
         given = ", ".join(f"--{name.replace('_', '-')}" for name in files)
         raise InputError(f"expected a different file for each of {given}")
     for source in inputs:
-        if source is not None and source.resolve() in resolved:
+        if source is not None and Path(re.sub(r":\w+$", "", f"{source}")).resolve() in resolved:
             raise InputError(f"{source}: expected other files to write than to read")

@@ -53,7 +53,7 @@ class ScanOptions(SearchCommandOptions):
 
 def main(argv: Sequence[str], prog: str = "retrieval-interp scan") -> None:
     options = parse_options(ScanOptions, argv, prog)
-    check_outputs(options, Path(options.model), options.text)
+    check_outputs(options, options.model, options.task, options.text)
     text = None if options.text is None else read_text(options.text, "text")
     if options.text is not None and options.task is not None:
         raise ri.InputError("expected one of --text and --task, found both")

@@ -71,7 +71,7 @@ class WhyOptions(SearchCommandOptions):
 def main(argv: Sequence[str], prog: str = "retrieval-interp why") -> None:
     """Load the model, ask what is asked of it, write files, and print."""
     options = parse_options(WhyOptions, argv, prog)
-    check_outputs(options, Path(options.model), *options.pairs)
+    check_outputs(options, options.model, options.task, *options.pairs)
     _check(options)
     texts = [read_text(path, "pairs") for path in options.pairs]
     with status("loading PyTorch and the model"):
