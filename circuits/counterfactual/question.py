@@ -134,6 +134,11 @@ def ask(
             text = runs.text(runs.ids, span)
             places.append(Place(span.start, span.stop, text, runs.fall(span)))
     changed, flips, at_random = _place_that_flips(runs, places, seed)
+    if not flips and monotonic() >= runs.until:
+        raise InputError(
+            f"time: expected enough to find changes after which the model answers otherwise, found "
+            f"none in {time:g} s; three tenths of the time are for this"
+        )
     if not flips:
         raise InputError(
             f"counterfactual: expected another token in place of {changed.text!r} after which "
