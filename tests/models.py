@@ -11,13 +11,12 @@ from transformer_lens.config import TransformerBridgeConfig
 from transformer_lens.model_bridge.bridge import TransformerBridge
 
 import retrieval_interp as ri
-from retrieval_interp.circuits.models.plain import has_hooked_transformer, plain_transformer
-from retrieval_interp.circuits.models.plain import hooked_model as hooked_copy
+from retrieval_interp.circuits.models import plain as blocks
 from retrieval_interp.tasks.sampling import SPLITS
 from tests.texts import sentence_tokenizer
 
 needs_hooked_transformer = pytest.mark.skipif(
-    not has_hooked_transformer(), reason="TransformerLens 4 has no HookedTransformer"
+    not blocks.has_hooked_transformer(), reason="TransformerLens 4 has no HookedTransformer"
 )
 
 
@@ -68,8 +67,8 @@ def bridge_of(model):
 
 def without_norms(n_layers=3, n_ctx=15):
     sizes = {"n_layers": n_layers, "n_heads": 2, "d_model": 16, "d_head": 8, "n_ctx": n_ctx}
-    plain = plain_transformer(True, None, **sizes, d_vocab=8, d_vocab_out=8, attn_only=True)
-    return hooked_copy(randomize(plain, seed=1))
+    plain = blocks.plain_transformer(True, None, **sizes, d_vocab=8, d_vocab_out=8, attn_only=True)
+    return blocks.hooked_model(randomize(plain, seed=1))
 
 
 def randomize(model, seed=0):

@@ -62,17 +62,15 @@ def test_the_lines_of_a_page_run_and_print_what_it_shows(page, printed):
                 assert is_printed(part, output), (part, output)
 
 
-NUMBER = r"(\d+\.\d+|\d+(?=%))"
-
-
 def is_printed(part, output):
     """Whether an output has a part, but for spaces and the last digits of numbers."""
+    number = r"(\d+\.\d+|\d+(?=%))"
     part, output = " ".join(part.split()), " ".join(output.split())
-    words, numbers = re.split(NUMBER, part)[::2], re.findall(NUMBER, part)
-    steps = [10.0 ** -len(number.partition(".")[2]) for number in numbers]
+    words, numbers = re.split(number, part)[::2], re.findall(number, part)
+    steps = [10.0 ** -len(text.partition(".")[2]) for text in numbers]
     return any(
         all(abs(float(a) - float(b)) < 2.5 * c for a, b, c in zip(numbers, match.groups(), steps))
-        for match in re.finditer(NUMBER.join(map(re.escape, words)), output)
+        for match in re.finditer(number.join(map(re.escape, words)), output)
     )
 
 

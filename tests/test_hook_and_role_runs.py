@@ -87,9 +87,9 @@ MODELS = {
     "two heads": of_vectors(2),
     "without MLP": of_vectors(2, mlp=False),
     "without norms": randomize(without_norms()),
+    # A bridge takes its mask from what it wraps.
+    **({"without a mask": bidirectional()} if has_hooked_transformer() else {}),
 }
-if has_hooked_transformer():  # a bridge takes its mask from what it wraps
-    MODELS["without a mask"] = bidirectional()
 shared = st.sets(st.sampled_from([ri.RolePath(*path) for path in PATHS]), max_size=5)
 mean = partial(Mean, torch.arange(225.0).sin().view(15, 15).softmax(-1).tril())
 RULES = [Original, Uniform, Identity, First, Previous, mean]
